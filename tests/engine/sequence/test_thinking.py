@@ -8,8 +8,7 @@ from tokenizers import AddedToken
 
 from specchat.engine import Admitted, Finished, FinishReason, Message, Request, Round, from_json, to_json
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.sequence.template_traits import thinking_values
-from specchat.engine.sequence.thinking import words_of
+from specchat.engine.sequence.template_traits import thinking_values, words_of
 from tests.engine.tiny import TEMPLATE, ask, reciting_model, tiny_engine, tiny_model, tiny_tokenizer
 
 QWEN = (
