@@ -27,7 +27,7 @@ class PassLayout(NamedTuple):
     """Facts about a pass that `slot_attention` cannot see in its arguments."""
 
     places: Sequence[int] = ()
-    """Places of the rows among the slots whose keys and values are given, if these are more than the rows."""
+    """Places of the rows among the slots whose keys and values are given, if there are more slots than rows."""
     causal: bool = False
     """Whether query i of T is known to attend to columns 0 to S - T + i, so that no mask is read."""
     folded: dict[int, int] | None = None

@@ -123,8 +123,8 @@ class Adjustment:
         """Apply bias and penalties to the target's logits of a round, or to the logits of one draft step.
 
         Args:
-            logits: [B, T, V], any float dtype; not changed. Those of the target are after each node of a tree; those of
-                drafts for the positions `first` to first + T - 1 of a chain.
+            logits: [B, T, V], any float dtype; not changed. Logits of the target are after each node of a tree; logits
+                of drafts for the positions `first` to first + T - 1 of a chain.
             drafted: [B, K], int64: the tokens drafted so far.
             inside: `TreeMask.inside` [B, T, T], T = K + 1, of the target's pass; None for a draft step.
             first: draft position of the first logits, at most K.

@@ -69,7 +69,7 @@ def test_a_character_comes_out_whole() -> None:
 def test_a_byte_that_is_no_character_is_marked_though_it_changes_the_text_before_it(
     tokens: list[str], pieces: list[str]
 ) -> None:
-    """As tokenizers of Llama 2, Mistral and Gemma decode bytes: all that stand next to each other as one text."""
+    """Tokenizers of Llama 2, Mistral and Gemma decode bytes that stand next to each other as one text."""
     reply = Detokenizer(FALLBACK, ())
     assert [*map(reply.add, FALLBACK.convert_tokens_to_ids(tokens)), reply.tail()] == pieces
 

@@ -18,7 +18,7 @@ CHECKED = (
 SWITCHES = {
     "a flag": (TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<off>{% endif %}", "off on"),
     "a flag with a default": ("{% set thinking = thinking | default(true) %}" + TEMPLATE + "{{ thinking }}", "off on"),
-    "a flag of its own": ("{% set ns = namespace(enable_thinking=true) %}" + TEMPLATE + "{{ ns.enable_thinking }}", ""),
+    "not a flag": ("{% set ns = namespace(enable_thinking=true) %}" + TEMPLATE + "{{ ns.enable_thinking }}", ""),
     "a variable that it sets": ("{% set enable_thinking = true %}" + TEMPLATE + "{{ enable_thinking }}", ""),
     "only a name in its text": ("{{ 'enable_thinking' }}{# reasoning_effort #}" + TEMPLATE, ""),
     "a flag that may not be off": (
