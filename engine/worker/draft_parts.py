@@ -9,13 +9,11 @@ from typing import Any
 from specchat.engine.files import local_path
 from specchat.engine.models.checkpoint import MTP, has_weights, read_json, tensor_names
 from specchat.engine.models.encoder_decoder import require_decoder_only
+from specchat.engine.models.families import family_of
 from specchat.engine.models.packed.load import Model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.registry import PARTS, PUBLISHED, PartKind
-
-_MTP_FAMILIES = ("qwen3_next", "qwen3_5")
-"""Beginnings of the model types whose multi-token-prediction layer is supported."""
 
 
 def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
@@ -46,7 +44,8 @@ def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
     """
     config = read_json(folder / "config.json")
     config = config.get("text_config") or config
-    if not str(config.get("model_type")).startswith(_MTP_FAMILIES):
+    family = family_of(config.get("model_type"))
+    if family is None or not family.mtp:
         return {}
     layers = config.get("mtp_num_hidden_layers")
     if not layers and (not has_weights(folder) or not any(name.startswith(MTP) for name in tensor_names(folder))):

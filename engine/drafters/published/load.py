@@ -10,8 +10,9 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.published import eagle, medusa
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
-from specchat.engine.drafters.published.weights import fill, read_tensors, unfit
+from specchat.engine.drafters.published.weights import fill, head_errors, read_tensors, require
 from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.families import families
 from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.load import Model
 
@@ -27,7 +28,8 @@ def load_published(folder: Path, target: Model) -> LoadedHead:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    if read_json(folder / CONFIG).get("model_type") == "gemma4_assistant":
+    kind = read_json(folder / CONFIG).get("model_type")
+    if any(kind in family.assistants for family in families()):
         from specchat.engine.drafters.published.assistant import load_assistant  # imports transformers
 
         return load_assistant(folder, target)
@@ -42,15 +44,15 @@ def read_published(folder: Path, target: Model) -> tuple[LayeredHead, Tensor]:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
     config = read_json(folder / CONFIG)
-    if config.get(FINGERPRINT, target.fingerprint) != target.fingerprint:
-        raise unfit(
-            folder,
+    network_of = medusa.network_of if MEDUSA in config else eagle.network_of
+    with head_errors(folder):
+        tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
+        require(
+            config.get(FINGERPRINT, target.fingerprint) == target.fingerprint,
             f"was made for {config.get(TARGET, 'another target')}, with other weights than {target.name} has: choose "
             "the head of this target",
         )
-    network_of = medusa.network_of if MEDUSA in config else eagle.network_of
-    head, vocabulary, published, ours = network_of(folder, config, tensors, target)
-    fill(folder, head, tensors, published, ours)
+        head, vocabulary, published, ours = network_of(config, tensors, target)
+        fill(head, tensors, published, ours)
     return head, vocabulary

@@ -16,6 +16,7 @@ from specchat.engine.kernels.decoder_shape import DecoderShape
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
+from specchat.engine.models.families import family_of
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import LoadedModel, display_name, load_model, norms_fingerprint, shared
 from specchat.engine.models.packed import names
@@ -230,7 +231,9 @@ def _state_entry(packed: PackedModel, name: str, shape: torch.Size) -> Tensor:
         name = names.EMBEDDING
     part = name.split(".")[-2]
     if is_experts(name):
-        return joined([_stored(packed, each) for each in matrices_of(name)], shape, packed.described.family)
+        family = family_of(packed.described.family)
+        parts = [_stored(packed, each) for each in matrices_of(name)]
+        return joined(parts, shape[0], in_turn=family is not None and family.experts_in_turn)
     if (rows := packed.described.gated_rows(name)) is not None:
         gate = name.replace(names.MATRICES["query"], names.QUERY_GATE)
         order = np.argsort(np.concatenate([rows, packed.described.gated_rows(gate)]))
