@@ -296,7 +296,7 @@ class Engine:
         The text is read between the rounds of requests, one text after the other.
 
         Returns:
-            The scores, or an `EngineError` as for `borrow`.
+            The scores, or an `EngineError` if that fails or the engine ends.
 
         Raises:
             EngineError: a token is not in the vocabulary.

@@ -17,8 +17,8 @@ CORE, RESEARCH = "specchat.engine.drafters", "specchat.engine.research"
 class Condition(NamedTuple):
     """What must be loaded so that an engine has a drafter."""
 
-    hint: str = ""
-    """How the user can load it; empty if nothing has to be loaded."""
+    needs: str = ""
+    """What the user must give, for messages and documents; empty for nothing."""
     part: str = ""
     """Kind of the part (`PARTS`) that the drafter is built from; empty if it needs no part."""
     models: int = 0
@@ -28,22 +28,20 @@ class Condition(NamedTuple):
 
 
 ALWAYS = Condition()
-_MODEL = Condition("it needs --draft", models=1)
+_MODEL = Condition("--draft", models=1)
 _TREES = _MODEL._replace(trees=True)
-_SEVERAL = Condition("it needs several draft models: --draft A --draft B", models=2, trees=True)
-_HEAD = Condition("make a draft head with specchat distill", part="head")
-_TABLES = Condition("it needs --draft with what specchat distill --kind bigram makes", part="tables")
-_LOOK_AHEAD = Condition(
-    "make its look-ahead embeddings with specchat distill --kind pass and give them as --draft", part="look_ahead"
-)
+_SEVERAL = Condition("several draft models: --draft A --draft B", models=2, trees=True)
+_HEAD = Condition("a draft head for the target: specchat distill makes one", part="head")
+_TABLES = Condition("--draft with what specchat distill --kind bigram makes", part="tables")
+_LOOK_AHEAD = Condition("--draft with what specchat distill --kind pass makes", part="look_ahead")
 
 
 class Reads(Enum):
     """Weights that are read in a draft step."""
 
-    NOTHING = "none, or so few that they do not count"
-    DRAFT = "those of the one draft model or head"
-    OTHER = "those of several networks, or of the target"
+    NOTHING = "none, or too few to count"
+    DRAFT = "weights of one draft model or head"
+    OTHER = "weights of several networks, or of the target"
 
 
 class DrafterEntry(NamedTuple):
@@ -168,5 +166,6 @@ PUBLISHED = PartKind("head", "", f"{CORE}.published.load", "load_published", _HE
 
 def unknown_drafter(name: str, choices: Iterable[str]) -> str:
     """Error message for a drafter that the loaded models do not offer."""
-    hint = DRAFTERS[name].condition.hint if name in DRAFTERS else ""
-    return f"drafter {name!r} is not available{f' ({hint})' if hint else ''}: choose one of {', '.join(choices)}"
+    needs = DRAFTERS[name].condition.needs if name in DRAFTERS else ""
+    hint = f" (it needs {needs})" if needs else ""
+    return f"drafter {name!r} is not available{hint}: choose one of {', '.join(choices)}"

@@ -112,8 +112,10 @@ class LaneTally:
 
     @property
     def work(self) -> float | None:
-        """Arithmetic operations per token / those of plain decoding: Σ over rounds of (K + 1 + ĉK) / tokens; None of a
-        reply at another server, whose drafter is not known."""
+        """Arithmetic operations per token, relative to plain decoding: Σ over rounds of (K + 1 + ĉK) / tokens.
+
+        None for a reply of another server, whose drafter is not known.
+        """
         return self._operations / len(self.tokens) if self.tokens and not self.metrics.observed else None
 
     @property
@@ -143,7 +145,7 @@ class Comparison:
 
     @property
     def measured_in_all(self) -> float | None:
-        """As `measured`, over all work of the lanes, prefill included."""
+        """Speedup of the right lane over all work of the lanes, prefill included."""
         if not (self.left.tokens and self.right.tokens and self.right.seconds):
             return None
         left, right = (lane.seconds / lane.metrics.emitted for lane in (self.left, self.right))
