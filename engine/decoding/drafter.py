@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from torch import Tensor
 
-from specchat.engine.decoding.proposal import Draft, Offers, Support
+from specchat.engine.decoding.draft import Draft, RowOrder, Support
+from specchat.engine.decoding.recipe import Recipe
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06
 """Prior acceptance rate of a token that is offered next to a likelier one."""
+Shapes = Callable[[int], tuple[Sequence[int], Tree]]
+"""For a γ, the confidence bucket of each token and the tree that a drafter will draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,52 +28,20 @@ class DrafterProfile:
     """Prior acceptance rate by bucket."""
     methods: Sequence[int] = (0,)
     """The first bucket of each method of drafting, for drafters that combine several."""
-    proposes_at_zero: bool = False
-    """Whether `propose` is also called for γ 0, since part of its drafts costs nothing."""
+    free: bool = False
+    """Whether some of its drafts take no draft step, so that `RowOrder.free` applies."""
+    stepless: bool = False
+    """Whether none of its drafts takes a draft step, so that no γ has to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowProfile:
     """Properties of a drafter for one row."""
 
-    offers: Offers | None = None
-    """Shape of its drafts by γ, if known before drafting."""
+    shapes: Shapes | None = None
+    """Shapes of its drafts, if known before drafting."""
     grows: bool = False
     """Whether it decides while drafting how long a draft is, within a `Budget`."""
-    free: bool = False
-    """Whether its drafts take no draft step, so that no γ has to be chosen."""
-    sure_bucket: Callable[[], int | None] = lambda: None
-    """Bucket of the first token of its next draft, if that takes no draft step and is nearly always right."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Costs of drafting for a row, in tokens, for drafters that decide while they draft.
-
-    A price is what has to be gained on average for a thing to pay.
-    """
-
-    passes: Sequence[float]
-    """Of verifying 0, 1, … drafted tokens."""
-    step: float
-    """Of one more draft step, this row's share."""
-    rates: Mapping[int, float]
-    """The chance that a token is accepted where the one before it was, by bucket, in ascending order."""
-    line: int = 0
-    """Positions that are drafted for whatever they cost: one token each at least."""
-    repeatable: bool = False
-    """Whether the draft may depend on nothing but the row."""
-    again: Mapping[int, float] = field(default_factory=dict)
-    """`rates` after a token of the same bucket; empty if they are the same."""
-
-    @cached_property
-    def numbers(self) -> array[float]:
-        """The prices of passes, and the two rates of buckets 0, 1, …, for the kernels."""
-        return array("d", (*self.passes, *self.rates.values(), *(self.again or self.rates).values()))
-
-
-Budgets = Sequence[Budget | None]
-"""Of the rows of a batch; None where measured costs may not be used."""
 
 
 class Drafter:
@@ -89,8 +59,8 @@ class Drafter:
     """Memory of a separate layer that scores tokens."""
     graph_bytes: int = 0
     """Memory that its CUDA graphs share."""
-    kernel_head: int | None = None
-    """Address of its head in the kernels if these can draft with it by themselves; None if not."""
+    recipe: Recipe | None = None
+    """How the kernels can draft by themselves as it would, with targets that run on them; None if they cannot."""
 
     def warm_up(self) -> float | None:
         """Plan to capture CUDA graphs, and time a draft step of one row, while no request runs.
@@ -111,14 +81,8 @@ class Drafter:
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row, and of others if they fit into the same pass; lowers `row.undrafted`."""
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
-        """Draft up to `gammas[i]` positions after `rows[i].tokens`.
-
-        Args:
-            rows: B rows of this drafter.
-            gammas: [B].
-            budgets: [B], costs for rows with `RowProfile.grows`.
-        """
+    def propose(self, orders: Sequence[RowOrder]) -> Sequence[Draft]:
+        """Draft up to γ positions after the tokens of each row; one draft per order."""
         raise NotImplementedError
 
     def on_hidden_states(

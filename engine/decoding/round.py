@@ -1,74 +1,73 @@
-"""One round of speculative decoding: draft, score, accept, keep.
+"""Rounds of speculative decoding: draft, score, accept, keep.
 
 The target's cache holds every token of a row but the last. A round feeds that token and the drafted tokens in one pass;
 the logits after each node verify its candidates, and those after the last accepted node give the correction or bonus
 (Leviathan et al. 2023, Algorithm 1). Rolling back means leaving `SequenceState.cached` at the last accepted token.
 
-Where passes are short, a backend may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
+Where passes are short, a runner may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
 host's code and data from the processor's caches, so that work between two passes takes longer than it does once again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from specchat.engine.decoding.backend import Backend, VerifiedRound
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.outcome import Outcome
-from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.sequence.sequence import SequenceState
 
+Trim = Callable[[Sequence[RowOrder], Sequence[Draft], int], list[Draft]]
+"""Shortens drafts to what is worth its verification, in a batch of so many rows."""
 
-class RoundResult(NamedTuple):
-    """Result of a round, and its times in seconds."""
 
-    plan: RoundPlan
-    """With the drafts."""
-    outcomes: list[Outcome]
-    """Of each row."""
+class RoundOutcome(NamedTuple):
+    """Drafts, outcomes and times of a round."""
+
+    drafts: Sequence[Draft]
+    """[B], each with the drafter's fault, if it had one."""
+    outcomes: Sequence[Outcome]
+    """[B]"""
     draft_s: float
+    """Seconds of drafting."""
     verify_s: float
+    """Seconds of the target's pass and of acceptance."""
+
+    @property
+    def steps(self) -> int:
+        """Draft steps of the round."""
+        return max(draft.steps for draft in self.drafts)
+
+    @property
+    def drafted(self) -> bool:
+        """Whether any row had a draft."""
+        return any(len(draft.tree) for draft in self.drafts)
 
 
-def run_rounds(
-    target: Backend,
-    rows: Sequence[SequenceState],
-    planner: Planner,
-    on_launch: Callable[[], object] = lambda: None,
-    together: Callable[[], bool] = lambda: False,
-) -> list[RoundResult]:
-    """Run one round for a batch of rows that are prefilled, or some of them.
+class Runner(ABC):
+    """Runs the rounds of one target.
 
     Args:
-        target: verifies.
-        rows: B sequences.
-        planner: drafts.
-        on_launch: called once, when a device that computes by itself has all of the round's work.
-        together: says whether several rounds may be run, for which the cache has blocks then.
+        drafters: of the rows.
+        trim: shortens drafts that were made on the host.
+        on_launch: called once per `run`, when a device that computes by itself has all of the work.
     """
-    watch = target.stopwatch
-    watch.start()
-    plan = planner.plan(rows, target.device, together)
-    watch.mark()
-    scores = target.score(rows, plan.proposal)
-    verdict = target.accept(rows, plan.proposal, scores, plan.gammas)
-    target.keep(rows, verdict)
-    on_launch()
-    outcomes = verdict.outcomes()
-    watch.mark()
-    kept = [1 + outcome.accepted for outcome in outcomes]
-    planner.drafters.on_hidden_states(rows, verdict.hidden_states(), kept)
-    draft_s, verify_s = watch.seconds()
-    last = VerifiedRound(plan.proposal, outcomes, verify_s - sum(each.seconds for each in verdict.earlier))
-    rounds = [*verdict.earlier, last]
-    return [
-        RoundResult(
-            plan if each is last else replace(plan, proposal=each.proposal),
-            each.outcomes,
-            draft_s / len(rounds) + each.proposal.growing_s,
-            each.seconds - each.proposal.growing_s,
-        )
-        for each in rounds
-    ]
+
+    def __init__(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> None:
+        self.drafters, self.trim, self.on_launch = drafters, trim, on_launch
+
+    @abstractmethod
+    def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:
+        """Run one round for rows that are prefilled, or several, one after the other.
+
+        Args:
+            orders: [B], the rows and what may be drafted for each.
+            max_rounds: maximum number of rounds, for which the cache has blocks; they draft as the first does.
+            ends: tokens that end a reply, and with it those rounds.
+        """
+
+    @abstractmethod
+    def plain_pass(self, rows: Sequence[SequenceState]) -> None:
+        """Score and accept without drafts, and keep nothing."""

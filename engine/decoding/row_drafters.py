@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specchat.engine.decoding.draft import Draft, RowOrder, draft_by_kind
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.device.device import to_device
 from specchat.engine.sequence.sequence import SequenceState
@@ -19,20 +20,42 @@ class RowDrafters:
     Args:
         by_name: the drafters.
         on_fault: called with a row whose drafter raised; the row continues without drafts.
+        vocabulary: V of the target.
     """
 
-    def __init__(self, by_name: Mapping[str, Drafter], on_fault: Callable[[SequenceState, Exception], None]) -> None:
-        self.by_name = by_name
-        self._on_fault = on_fault
+    def __init__(
+        self, by_name: Mapping[str, Drafter], on_fault: Callable[[SequenceState, Exception], None], vocabulary: int
+    ) -> None:
+        self.by_name, self._on_fault, self._vocabulary = by_name, on_fault, vocabulary
 
     def of(self, row: SequenceState) -> Drafter:
         """The drafter of a row."""
         return self.by_name[row.drafter]
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
-        """One chunk for the first row's drafter, of the rows that it drafts for."""
+        """Read one chunk for the first row's drafter, of the rows that it drafts for."""
         mine = [row for row in rows if row.drafter == rows[0].drafter]
         self._call(mine, self.of(rows[0]).prefill, mine)
+
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """One draft per order; a drafter that fails costs its rows their drafts (`Draft.fault`)."""
+        return draft_by_kind(orders, lambda order: order.drafts and order.row.drafter, self._propose)
+
+    def _propose(self, name: str | bool, orders: Sequence[RowOrder]) -> list[Draft]:
+        if not name:
+            return [Draft()] * len(orders)
+        try:
+            drafts = self.of(orders[0].row).propose(orders)
+            return [self._checked(*each) for each in zip(orders, drafts, strict=True)]
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
+            return [Draft(fault=error)] * len(orders)
+
+    def _checked(self, order: RowOrder, draft: Draft) -> Draft:
+        try:
+            draft.check(order, self._vocabulary)
+        except ValueError as error:
+            return Draft(fault=error)
+        return draft
 
     def on_hidden_states(
         self,
