@@ -41,7 +41,9 @@ def main() -> None:
     given: dict[str, Any] = json.loads(sys.argv[1])
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     models = Path(given.pop("models", models_folder()))
-    print(run(BenchOptions(models, "gpu_day", **given), lambda line: print(line, file=sys.stderr)).json())
+    print(
+        run(BenchOptions(models=models, command="gpu_day", **given), lambda line: print(line, file=sys.stderr)).json()
+    )
 
 
 def capture_little() -> None:

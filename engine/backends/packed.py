@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.packed_runner import PackedRunner, is_held
+from specchat.engine.backends.packed_runner import PackedRunner, fill_rows
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
@@ -24,7 +24,6 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.kernels.round import RoundRows, RoundRules, round_memory
-from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import MAX_GAMMA
@@ -159,30 +158,9 @@ class PackedBackend(Backend):
             self._begin([row.slot for row in rows], starts, [1 + len(draft.tree) for draft in drafts], starts)
         memory = self._memory(len(rows), max(MAX_GAMMA, *(len(draft.tree) for draft in drafts)))[:rounds]
         support = (drafting and drafting.support) or common_support(drafts)
-        memory[0].fill(support, int(any(row.greedy for row in rows)), torch.get_num_threads())
-        for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
-            self._fill_row(memory[0], i, row, draft, support)
+        fill_rows(memory[0], rows, drafts, support, self.penalties_of_rows)
         growing = drafting.write_to([row.drafted for row in memory[0].rows]) if drafting else None
         return memory[: self._decoder.run_rounds(memory, self.taps, growing, head, ends)]
-
-    def _fill_row(self, memory: RoundRows, i: int, row: SequenceState, draft: Draft, support: Support | None) -> None:
-        """Set a row of a round and what has been drafted for it on the host."""
-        held = is_held(row, draft)
-        memory.set_row(
-            i,
-            draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens,
-            draft.tree.parents,
-            draft.q_over(support) if row.draws and len(draft.tree) else None,
-            slot=row.slot,
-            start=row.cached,
-            last_token=row.tokens[-1],
-            sampling=None if row.greedy else c_settings(row.request.sampling),
-            seed=row.seed,
-            number=row.rounds,
-            penalties=self.penalties_of_rows.of(row).c() if row.adjusts and not held else None,
-            held=held,
-            left=row.left,
-        )
 
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:  # noqa: ARG002
         """Run a pass over several tokens."""

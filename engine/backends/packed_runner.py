@@ -17,8 +17,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder
+from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
 from specchat.engine.decoding.outcome import Outcome, tested_candidates
 from specchat.engine.decoding.recipe import Recipe
 from specchat.engine.decoding.round import RoundOutcome, Runner, Trim
@@ -27,6 +28,7 @@ from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.round import RoundRows
+from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -86,7 +88,7 @@ class PackedRunner(Runner):
             made = known
             if drafting:
                 made = drafting.drafts([each.draft(i) for i in range(len(rows))], each.c.steps)
-            results.append((each, made, self._outcomes(orders, made, each)))
+            results.append((each, made, outcomes_of(orders, made, each, self._reference)))
         last, _, outcomes = results[-1]
         for row, outcome in zip(last.rows, outcomes, strict=True):
             if outcome.moves:
@@ -110,7 +112,7 @@ class PackedRunner(Runner):
         """Score and judge without drafts, and keep nothing."""
         plain = [_PLAIN] * len(rows)
         (memory,) = self._target.run_rounds(rows, plain)
-        self._outcomes([RowOrder(row, 0) for row in rows], plain, memory)
+        outcomes_of([RowOrder(row, 0) for row in rows], plain, memory, self._reference)
 
     def _recipe(self, orders: Sequence[RowOrder]) -> Recipe:
         """The recipe of the batch: of the first row that drafts and has one, if any does, else of the first row."""
@@ -155,26 +157,6 @@ class PackedRunner(Runner):
             return None, [Draft(fault=error) if draft is None else draft for draft in drafts]
         return drafting, drafts
 
-    def _outcomes(self, orders: Sequence[RowOrder], drafts: Sequence[Draft], judged: RoundRows) -> list[Outcome]:
-        """The outcome of each row; those that the kernels have not judged are judged here."""
-        outcomes = {}
-        held = [i for i, row in enumerate(judged.rows) if row.held]
-        if held:
-            some = [drafts[i] for i in held]
-            logits = pad_sequence([torch.from_numpy(judged.logits(i)) for i in held], batch_first=True)
-            result = self._reference.judge(
-                [orders[i].row for i in held],
-                logits,
-                DraftBatch.of(some, logits.device),
-                [max(orders[i].gamma, drafts[i].tree.depth) for i in held],
-            )
-            outcomes = dict(zip(held, result.outcomes(), strict=True))
-            for i, outcome in outcomes.items():
-                judged.set_accepted(i, outcome.path)
-        return [
-            outcomes[i] if i in outcomes else outcome_of(orders[i], drafts[i], judged, i) for i in range(len(orders))
-        ]
-
 
 class RoundStates(Sequence[Tensor]):
     """Tapped hidden states [1 + accepted, taps x hidden] of each row's last token and its accepted tokens, float32;
@@ -198,13 +180,63 @@ class RoundStates(Sequence[Tensor]):
         )
 
 
-def is_held(row: SequenceState, draft: Draft) -> bool:
-    """Whether the kernels leave a row to the reference."""
-    request = row.request
-    return request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
+def fill_rows(
+    memory: RoundRows,
+    rows: Sequence[SequenceState],
+    drafts: Sequence[Draft],
+    support: Support | None,
+    penalties: PenaltiesOfRows,
+) -> None:
+    """Set the rows of a round, and what has been drafted for them on the host.
+
+    Args:
+        memory: of the round.
+        rows: B.
+        drafts: [B].
+        support: that all distributions are over.
+        penalties: of the rows.
+    """
+    memory.fill(support, int(any(row.greedy for row in rows)), torch.get_num_threads())
+    for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+        request = row.request
+        held = request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
+        memory.set_row(
+            i,
+            _on_host(draft),
+            draft.tree.parents,
+            draft.q_over(support) if row.draws and len(draft.tree) else None,
+            slot=row.slot,
+            start=row.cached,
+            last_token=row.tokens[-1],
+            sampling=None if row.greedy else c_settings(request.sampling),
+            seed=row.seed,
+            number=row.rounds,
+            penalties=penalties.of(row).c() if row.adjusts and not held else None,
+            held=held,
+            left=row.left,
+        )
 
 
-def outcome_of(order: RowOrder, draft: Draft, judged: RoundRows, i: int) -> Outcome:
+def outcomes_of(
+    orders: Sequence[RowOrder], drafts: Sequence[Draft], judged: RoundRows, reference: TensorAcceptance
+) -> list[Outcome]:
+    """The outcome of each row; `reference` judges those that the kernels have not."""
+    outcomes: dict[int, Outcome] = {}
+    if held := [i for i, row in enumerate(judged.rows) if row.held]:
+        logits = pad_sequence([torch.from_numpy(judged.logits(i)) for i in held], batch_first=True)
+        batch = DraftBatch.of([drafts[i] for i in held], logits.device)
+        gammas = [max(orders[i].gamma, drafts[i].tree.depth) for i in held]
+        result = reference.judge([orders[i].row for i in held], logits, batch, gammas)
+        outcomes |= zip(held, result.outcomes(), strict=True)
+        for i, outcome in outcomes.items():
+            judged.set_accepted(i, outcome.path)
+    return [
+        outcomes[i] if i in outcomes else _outcome(order, draft, judged, i)
+        for i, (order, draft) in enumerate(zip(orders, drafts, strict=True))
+    ]
+
+
+def _outcome(order: RowOrder, draft: Draft, judged: RoundRows, i: int) -> Outcome:
     """The outcome of the i-th row, which the kernels have judged."""
     row, gamma, tree = order.row, order.gamma, draft.tree
     made, number = judged.judged(i), judged.rows[i].number
@@ -217,8 +249,7 @@ def outcome_of(order: RowOrder, draft: Draft, judged: RoundRows, i: int) -> Outc
         chances, betas = _certainties(tree, made.path), [*[1.0] * len(made.path), 0.0]
     u = partial(uniform, row.seed, number, Stream.ACCEPT)
     certain = not judged.rows[i].q
-    tokens = draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens
-    return Outcome(gamma, tokens, tree, made.path, made.last, made.last < 0, chances, u, betas, certain)
+    return Outcome(gamma, _on_host(draft), tree, made.path, made.last, made.last < 0, chances, u, betas, certain)
 
 
 def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float]]:
@@ -226,3 +257,7 @@ def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float
     for place, count in enumerate(tested_candidates(tree, path)):
         yield from [(0.0, 1.0)] * (count - 1)
         yield float(place < len(path)), 1.0
+
+
+def _on_host(draft: Draft) -> Sequence[int]:
+    return draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens

@@ -108,6 +108,8 @@ class Planner:
         except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
             self._on_fault(row, error)
             return
+        if about.known_states is not None:
+            row.cached = min(row.cached, about.known_states)
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
                 drafter.name, drafter.profile, about, row.sampling
@@ -125,7 +127,6 @@ class Planner:
         self._forget(row)
 
     def _forget(self, row: SequenceState) -> None:
-        row.undrafted = 0
         self._acceptances.pop(row.request.request_id, None)
 
     def give_up(self, row: SequenceState) -> None:

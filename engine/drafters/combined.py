@@ -53,8 +53,12 @@ class CombinedDrafter(Drafter):
             source.admit(row)
         return about
 
+    def unread(self, row: SequenceState) -> int:
+        """Number of tokens of the text that are not read: a head reads a window of 256, with its first draft."""
+        return self._sources[0].unread(row)
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
-        """Read a chunk of text: a head reads a window of 256 tokens only, with its first draft."""
+        """Read a chunk of text."""
         self._sources[0].prefill(rows)
 
     def on_hidden_states(

@@ -82,6 +82,10 @@ class ModelDrafter(Drafter):
             return RowProfile(grows=True)
         return RowProfile(lambda gamma: (chain_buckets(gamma, _FIRST, _LATER), chain(gamma)))
 
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that the draft model has to be fed."""
+        return self._cache.unread(row)
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk."""
         self._cache.prefill(rows)

@@ -217,17 +217,17 @@ class HeadDrafter(Drafter):
         return self._packed.time_step() if self._packed else None
 
     def admit(self, row: SequenceState) -> RowProfile:
-        """Find the hidden states that are known of the prompt; the target reads the other tokens again."""
-        row.cached = min(row.cached, self._memory.admit(row))
+        """Find the hidden states of the prompt that are known."""
+        known = self._memory.admit(row)
         if self._grows(row):
-            return RowProfile(grows=True)
+            return RowProfile(grows=True, known_states=known)
 
         def shapes(gamma: int) -> tuple[Sequence[int], Tree]:
             length = min(gamma, self._layer.deepest)
             tree = self._tree_for(row, length) or chain(length)
             return _ranks(tree), tree
 
-        return RowProfile(shapes)
+        return RowProfile(shapes, known_states=known)
 
     def on_hidden_states(
         self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None

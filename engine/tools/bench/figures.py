@@ -205,7 +205,7 @@ class Cell:
         self.rounds = whole.rounds
         """Rounds of the batch timed."""
         self.tokens_per_second = 1 / median(p.token_s for p in passes)
-        """Of all rows together, without prefill."""
+        """Speed of all rows together, without prefill."""
         times = (median(each) for each in zip(*(p.round_ms for p in passes), strict=True))
         self.draft_ms, self.verify_ms, self.rest_ms = times
         """Milliseconds per round; the rest is outside draft and verification, and includes the time between rounds."""
