@@ -9,7 +9,7 @@ from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, h
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError, check_system, unknown_drafter
+from specchat.engine.errors import EngineError, check_system
 from specchat.engine.events import (
     MOST_DRAFTED,
     Admitted,
@@ -38,20 +38,37 @@ from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.lanes.order import CLOCKS, Order
 from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
+from specchat.engine.registry import DRAFTERS, unknown_drafter
 from specchat.engine.request import (
     MAX_GAMMA,
     SAMPLING_NUMBERS,
     THINKING_WORDS,
     WHEN_FULL,
     Message,
+    MessagePart,
+    PartKind,
     Request,
     Sampling,
     gamma_text,
+    message_parts,
     parse_gamma,
+    text_of,
 )
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
+from specchat.engine.settings import (
+    DRAFTING,
+    MACHINE,
+    MODEL,
+    SAMPLING,
+    TOPICS,
+    Applies,
+    Setting,
+    entry,
+    setting,
+    settings_of,
+)
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup

@@ -9,7 +9,6 @@ from textual.binding import Binding
 
 from specchat.app.chat.exchange import FORMATS
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.settings import REJECTED
 
 COPIES = ("reply", "code", "chat", "thinking")
 ANYWHERE, CHAT, REPLAY = "", "chat", "replay"
@@ -74,20 +73,6 @@ class Action:
                 show = False
 
 
-_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T|auto", "top-k": "N|auto", "top-p": "P|auto",
-          "min-p": "P|auto", "repetition": "F|auto", "dry": "F|auto", "xtc": "P|auto", "seed": "N|off", "lenience": "L",
-          "max-tokens": "N",
-          "rejected": "|".join(REJECTED)}  # fmt: skip
-
-_CONTROLS = tuple(
-    Action(
-        name=f"set-{control.command}", run="controls.set", args=(control.command,), about=control.means,
-        slash=control.command, takes=_SIGNS[control.command], needs=True,
-    )
-    for control in CONTROLS
-    if control.command in _SIGNS
-)  # fmt: skip
-
 _SETTINGS = (
     Action(name="context", run="prompt.context", about="context: size, use, what happens when full",
            place=CHAT, priority="alt+c", keys="c", title="Context", slash="context", takes="N|WHAT"),
@@ -117,7 +102,7 @@ _MESSAGES = (
     Action(name="several-replies", run="candidates.begin", about="2 to 8 replies to one prompt", place=CHAT,
            title="Several replies"),
     Action(name="pick-reply", run="candidates.show", about="show the replies to one prompt again", place=CHAT,
-           when="candidates.turns", title="Pick a reply"),
+           when="candidates.prompts", title="Pick a reply"),
     Action(name="stop", run="messages.stop", about="stop the reply; its text is kept", place=CHAT,
            when="screen.stoppable", keys="escape", key_display="esc", footer=3, title="Stop"),
     Action(name="new", run="chats.new", about="begin an empty chat", place=CHAT, keys="ctrl+n", title="New chat",
@@ -127,7 +112,7 @@ _MESSAGES = (
            about="messages: edit, another reply, continue, fork the chat, other versions"),
     *(
         Action(name=name, run="messages.command", args=(name,), about=about, place=CHAT,
-               when="screen.conversation.turns", title=title, slash=name, takes="N")
+               when="screen.conversation.prompts", title=title, slash=name, takes="N")
         for name, title, about in (
             ("edit", "Edit", "write another version of message N, or of the last one"),
             ("regenerate", "Regenerate", "another reply to message N"),
@@ -190,7 +175,7 @@ _READING = (
     Action(name="watch", run="views.toggle_watch", when="screen.can_switch", keys="ctrl+g,f3", footer=13,
            title="Watch", about="watch speculation: panel, timeline and every draft; or only the chat (remembered)"),
     Action(name="details", run="screen.inspection.toggle", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
-           title="Details of a reply", when="screen.conversation.turns",
+           title="Details of a reply", when="screen.conversation.prompts",
            about="details of a reply: every token, its round and its times; a click on a token does too"),
     Action(name="setup", run="screen.widgets.panel.fold_setup", priority="f7", title="Setup",
            about="models, device and memory in the panel: show or fold; a click does too"),
@@ -199,7 +184,7 @@ _READING = (
     Action(name="jump", run="views.jump", about="show a letter next to each visible message: press one to go there",
            keys="ctrl+right_square_bracket,apostrophe,alt+j"),
     Action(name="export", run="replies.export", about="write the chat to a file", title="Export", each=True,
-           when="screen.conversation.turns", slash="export", takes="|".join(FORMATS), needs=True),
+           when="screen.conversation.prompts", slash="export", takes="|".join(FORMATS), needs=True),
 )  # fmt: skip
 
 _DETAILS = (
@@ -255,10 +240,17 @@ _APP = (
     Action(name="quit", run="app.exit", about="quit; everything is stored", title="Quit"),
 )  # fmt: skip
 
-ACTIONS = {
-    action.name: action
-    for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
-}  # fmt: skip
+_FIXED = (*_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
+_CONTROLS = tuple(
+    Action(
+        name=f"set-{each.command}", run="controls.set", args=(each.command,), about=each.means,
+        slash=each.command, takes=each.sign, needs=True,
+    )
+    for each in CONTROLS
+    if each.command not in {action.slash for action in _FIXED}
+)  # fmt: skip
+"""Commands of the controls that have no other one."""
+ACTIONS = {action.name: action for action in (*_CONTROLS, *_FIXED)}
 _EVERYDAY = ("new", "model", "system", "regenerate", "edit", "copy", "attach", "search", "export", "controls",
              "context", "theme", "help")  # fmt: skip
 SLASH_COMMANDS = tuple(

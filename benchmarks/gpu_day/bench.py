@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def capture_little() -> None:
-    """In this process, capture what one chat needs at a start, and else only what was needed: all that an engine plans
+    """Capture in this process what one chat needs at a start, and else only what was needed: all that an engine plans
     takes minutes."""
     plan_any = Graphs.plan
 

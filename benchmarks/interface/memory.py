@@ -15,7 +15,7 @@ import psutil
 from benchmarks.interface.paced import TRACES
 from benchmarks.interface.running import ENTER, QUIT, Row, absorb, paced_app
 from specchat.app.storage.store import Store
-from specchat.engine import Finished, FinishReason, Round, read_trace, to_json
+from specchat.engine import Finished, FinishReason, Round, message_parts, read_trace, to_json
 from tests.terminal import Terminal
 
 TURNS, TOKENS = 200, 100_000
@@ -25,7 +25,7 @@ QUIET_S = 0.3
 
 
 def memory(pages: int) -> Iterator[Row]:
-    """The same app with the chat opened and scrolled through, and without it."""
+    """Memory of the app with the chat opened and scrolled through, and without it."""
     with tempfile.TemporaryDirectory() as folder:
         write_chat(Path(folder) / "data" / "specchat.db")
         with paced_app(Path(folder)) as terminal:
@@ -66,7 +66,7 @@ def write_chat(database: Path) -> None:
                 text, tokens = text + record.text, tokens + len(record.emitted)
                 lines.append(to_json(record))
             lines.append(to_json(Finished(f"turn-{turn}", FinishReason.EOS, "", "", 0.0)))
-            store.append_rounds(reply, text, lines)
+            store.append_rounds(reply, message_parts(text), lines)
             store.finish_message(reply, FinishReason.EOS.value)
 
 
@@ -76,7 +76,7 @@ def resident(terminal: Terminal) -> float:
 
 
 def page_s(terminal: Terminal) -> float:
-    """From the key to the end of what it makes the app write."""
+    """Seconds from the key to the end of what it makes the app write."""
     absorb(terminal, 0.05)
     start = last = time.perf_counter()
     terminal.type(PAGE_UP)

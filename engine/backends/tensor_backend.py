@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorOutcomes
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
 from specchat.engine.decoding.round import RoundOutcome, Runner, Trim
@@ -30,6 +31,8 @@ class TensorBackend(Backend):
         penalties: bias and penalties of its rows.
         pool: captures graphs, on a GPU.
     """
+
+    cache: KVCache
 
     def __init__(self, slots: int, penalties: Penalties, pool: GraphPool | None) -> None:
         self.graph_pool, self.penalties = pool, penalties

@@ -16,7 +16,8 @@ from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.round import RoundOutcome
 from specchat.engine.decoding.row_drafters import RowDrafters
-from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.errors import EngineError
+from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 

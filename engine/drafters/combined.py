@@ -13,8 +13,8 @@ from torch import Tensor
 
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SURE, suffix_drafter
 from specchat.engine.sequence.sequence import SequenceState
 

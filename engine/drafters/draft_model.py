@@ -19,9 +19,9 @@ from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, Growth, by_kernels, by_torch, grow, may_branch
 from specchat.engine.decoding.tree_mask import TreePlace
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps, drafted_chains
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sequence.sequence import SequenceState
 

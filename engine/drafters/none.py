@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.recipe import Recipe
-from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.request import NO_DRAFTER
 
 

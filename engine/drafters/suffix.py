@@ -22,8 +22,8 @@ import numpy as np
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.recipe import Recipe, TextRecipe
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.kernels.library import library, missing
 from specchat.engine.kernels.text_memory import TextMemory, TokenMark

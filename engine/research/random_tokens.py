@@ -13,8 +13,8 @@ import torch
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.device.device import to_device
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.model_steps import drafted_chains
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.sampling.rng import Stream, uniforms
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.interface.running import PROGRAM, QUIT
 from specchat.app.storage.store import Store
-from specchat.engine import Finished, FinishReason, Message, Request, Round, TraceWriter, to_json
+from specchat.engine import Finished, FinishReason, Message, Request, Round, TraceWriter, message_parts, to_json
 from tests.stress.numbered import READY, numbered
 from tests.terminal import Terminal
 
@@ -211,7 +211,7 @@ def _fill(home: Path) -> None:
             answer = store.add_message(chat.id, "assistant", "", parent=prompt)
             records = _rounds("stored")
             text = "".join(r.tail if isinstance(r, Finished) else r.text for r in records)
-            store.append_rounds(answer, text, [to_json(record) for record in records])
+            store.append_rounds(answer, message_parts(text), [to_json(record) for record in records])
             store.finish_message(answer, "error")
             store.unsent.keep(chat.id, "".join(PIECES))
         store.unsent.keep(0, "".join(PIECES))

@@ -21,13 +21,13 @@ from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile
 from specchat.engine.decoding.recipe import HeadRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, may_branch
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from itertools import combinations, permutations
 
 from specchat.engine.engine import Engine
-from specchat.engine.errors import check, unknown_drafter
+from specchat.engine.errors import check
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
+from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode

@@ -142,7 +142,7 @@ class TextBackend(TensorBackend):
 
     def __init__(self, target: Backend) -> None:
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
-        self.taps, self.cache = target.taps, target.cache
+        self.taps, self.cache = target.taps, target.cache  # type: ignore[assignment] # `keep` does nothing
         self.embedding_rows = target.embedding_rows  # type: ignore[method-assign]
         self.output_rows = target.output_rows  # type: ignore[method-assign]
         self.reading: Reading | None = None

@@ -51,7 +51,7 @@ def found(pair: Pair) -> TargetComparison:
 
 
 def _logits(folder: Path, prompt: tuple[int, ...], reply: tuple[int, ...]) -> torch.Tensor:
-    """By transformers alone."""
+    """Logits computed by transformers alone."""
     from transformers import AutoModelForCausalLM
 
     network: Any = AutoModelForCausalLM.from_pretrained(folder)

@@ -1,0 +1,130 @@
+"""Tensors of published heads: read from a folder, checked, and assigned to a network."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from specchat.engine.drafters.head.layer import LayeredHead
+from specchat.engine.drafters.published.find import WEIGHTS, weights_of
+from specchat.engine.errors import EngineError, errors_as, first_line
+from specchat.engine.models.packed.load import Model, PackedModel
+
+TO_TARGET, _FROM_TARGET = "d2t", "t2d"
+"""Names of the vocabulary maps: distance from a token of the draft vocabulary to that of the target, and which tokens
+of the target there are."""
+
+
+class UnfitError(Exception):
+    """Why a head cannot be used, to follow "the draft head <folder>"."""
+
+
+def require(holds: object, reason: str) -> None:
+    """Check something about a head.
+
+    Raises:
+        UnfitError: it does not hold.
+    """
+    if not holds:
+        raise UnfitError(reason)
+
+
+def head_errors(folder: Path) -> AbstractContextManager[None]:
+    """Context manager that names the folder of a head that cannot be used."""
+    return errors_as(lambda error: f"the draft head {folder} {error}", UnfitError)
+
+
+def read_tensors(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a head by name, from safetensors or from a pickle that can run no code.
+
+    Raises:
+        EngineError: the file is damaged, or holds more than tensors.
+        UnfitError: there is no file.
+    """
+    file = weights_of(folder)
+    if file is None:
+        raise UnfitError(f"has no weights ({' or '.join(WEIGHTS)}): fetch it again")
+    with errors_as(
+        lambda error: f"{file} is damaged or holds more than weights ({first_line(error)}): fetch it again",
+        (SafetensorError, OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError),
+    ):
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
+        raise EngineError(f"{file} holds no named weights: fetch the draft head again")
+    return content
+
+
+def read_vocabulary(count: int, size: int, tensors: dict[str, Tensor]) -> Tensor:
+    """The tokens [V'], int64, that the head scores; takes the maps out of its tensors.
+
+    Args:
+        count: V'.
+        size: V, of the target.
+        tensors: of the head.
+
+    Raises:
+        UnfitError: the maps are missing, of another size, or contradict each other.
+    """
+    shift, known = tensors.pop(TO_TARGET, None), tensors.pop(_FROM_TARGET, None)
+    if shift is None:
+        require(count == size, f"lacks the tensor {TO_TARGET}: fetch it again")
+        return torch.arange(count)
+    require(
+        shift.shape == (count,) and not shift.is_floating_point(),
+        f"has a vocabulary map {TO_TARGET} of shape {list(shift.shape)}, which is not one whole number for each of its "
+        f"{count} tokens: fetch it again",
+    )
+    tokens = torch.arange(count) + shift.long()
+    outside = f"has a vocabulary map {TO_TARGET} that points outside of the {size} tokens of its target: fetch it again"
+    require(int(tokens.min()) >= 0 and int(tokens.max()) < size, outside)
+    agrees = known is None or (known.shape == (size,) and torch.equal(known.nonzero().flatten(), tokens.sort().values))
+    apart = f"has vocabulary maps {TO_TARGET} and {_FROM_TARGET} that contradict each other: fetch it again"
+    require(agrees and len(set(tokens.tolist())) == count, apart)
+    return tokens
+
+
+def fill(head: LayeredHead, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
+    """Assign tensors to the parameters of a network.
+
+    Args:
+        head: network without weights.
+        tensors: by published names.
+        published: prefix of published names.
+        ours: the prefix that the network's names have instead.
+
+    Raises:
+        UnfitError: a tensor is missing, unknown, or of another shape than the network's.
+    """
+    wanted = {
+        published + name.removeprefix(ours) if name.startswith(ours) else name: (name, tensor.shape)
+        for name, tensor in head.state_dict().items()
+    }
+    missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise UnfitError(f"lacks the tensor {missing[0]}{more}: fetch it again")
+    if unknown:
+        raise UnfitError(f"has a tensor {unknown[0]} that no head of its kind has: choose another")
+    for name, tensor in tensors.items():
+        require(
+            tensor.shape == wanted[name][1],
+            f"has a tensor {name} of shape {list(tensor.shape)}, and its config.json and this target ask for "
+            f"{list(wanted[name][1])}: choose the head of this target",
+        )
+    head.load_state_dict({wanted[name][0]: tensor for name, tensor in tensors.items()}, assign=True)
+
+
+def hidden_size(target: Model) -> int:
+    """The target's hidden size."""
+    if isinstance(target, PackedModel):
+        return target.shape.hidden
+    return int(target.model.config.get_text_config().hidden_size)
