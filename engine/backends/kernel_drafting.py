@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
-from specchat.engine.decoding.recipe import HeadRecipe, Recipe
+from specchat.engine.decoding.drafter import HeadRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
 from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, budget_of, fixed_budget
 from specchat.engine.kernels.draft_head import c_reads

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -11,19 +11,17 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.packed_runner import PackedRunner, fill_rows
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
 from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.draft import Draft, Support, common_support
-from specchat.engine.decoding.round import Trim
-from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
 from specchat.engine.kernels.round import RoundRows, RoundRules, round_memory
+from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import MAX_GAMMA
@@ -127,10 +125,6 @@ class PackedBackend(Backend):
         """Width of the tapped hidden states; 0 without taps."""
         return len(self.taps) * self._decoder.shape.hidden
 
-    def runner(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> PackedRunner:
-        """Runs rounds of this target."""
-        return PackedRunner(self, drafters, trim, on_launch)
-
     def run_rounds(
         self,
         rows: Sequence[SequenceState],
@@ -206,6 +200,43 @@ class PackedBackend(Backend):
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
+
+
+def fill_rows(
+    memory: RoundRows,
+    rows: Sequence[SequenceState],
+    drafts: Sequence[Draft],
+    support: Support | None,
+    penalties: PenaltiesOfRows,
+) -> None:
+    """Set the rows of a round, and what has been drafted for them on the host.
+
+    Args:
+        memory: of the round.
+        rows: B.
+        drafts: [B].
+        support: that all distributions are over.
+        penalties: of the rows.
+    """
+    memory.fill(support, int(any(row.greedy for row in rows)), torch.get_num_threads())
+    for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+        request = row.request
+        held = request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
+        memory.set_row(
+            i,
+            draft.on_host,
+            draft.tree.parents,
+            draft.q_over(support) if row.draws and len(draft.tree) else None,
+            slot=row.slot,
+            start=row.cached,
+            last_token=row.tokens[-1],
+            sampling=None if row.greedy else c_settings(request.sampling),
+            seed=row.seed,
+            number=row.rounds,
+            penalties=penalties.of(row).c() if row.adjusts and not held else None,
+            held=held,
+            left=row.left,
+        )
 
 
 build = PackedBackend

@@ -10,30 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
-from specchat.engine.decoding.outcome import Outcome, tested_candidates
-from specchat.engine.decoding.recipe import Recipe
-from specchat.engine.decoding.round import RoundOutcome, Runner, Trim
-from specchat.engine.decoding.row_drafters import RowDrafters
+from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
+from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder
+from specchat.engine.decoding.drafter import Recipe, RowDrafters
+from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, tested_candidates
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.sampling.rng import Stream, uniform
 from specchat.engine.sequence.sequence import SequenceState
-
-if TYPE_CHECKING:
-    from specchat.engine.backends.packed import PackedBackend
 
 _PLAIN = Draft()
 
@@ -158,6 +154,14 @@ class PackedRunner(Runner):
         return drafting, drafts
 
 
+def runner_of(target: Backend, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object]) -> Runner:
+    """The runner of a target; arguments as for `Runner`."""
+    if isinstance(target, PackedBackend):
+        return PackedRunner(target, drafters, trim, on_launch)
+    assert isinstance(target, TensorBackend)
+    return TensorRunner(target, drafters, trim, on_launch)
+
+
 class RoundStates(Sequence[Tensor]):
     """Tapped hidden states [1 + accepted, taps x hidden] of each row's last token and its accepted tokens, float32;
     valid until the next pass.
@@ -177,43 +181,6 @@ class RoundStates(Sequence[Tensor]):
         first = sum(self.rows.nodes[:i])
         return torch.from_numpy(
             self.rows.tapped(self._width)[[first + node for node in (0, *self.rows.judged(i).path)]]
-        )
-
-
-def fill_rows(
-    memory: RoundRows,
-    rows: Sequence[SequenceState],
-    drafts: Sequence[Draft],
-    support: Support | None,
-    penalties: PenaltiesOfRows,
-) -> None:
-    """Set the rows of a round, and what has been drafted for them on the host.
-
-    Args:
-        memory: of the round.
-        rows: B.
-        drafts: [B].
-        support: that all distributions are over.
-        penalties: of the rows.
-    """
-    memory.fill(support, int(any(row.greedy for row in rows)), torch.get_num_threads())
-    for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
-        request = row.request
-        held = request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
-        memory.set_row(
-            i,
-            _on_host(draft),
-            draft.tree.parents,
-            draft.q_over(support) if row.draws and len(draft.tree) else None,
-            slot=row.slot,
-            start=row.cached,
-            last_token=row.tokens[-1],
-            sampling=None if row.greedy else c_settings(request.sampling),
-            seed=row.seed,
-            number=row.rounds,
-            penalties=penalties.of(row).c() if row.adjusts and not held else None,
-            held=held,
-            left=row.left,
         )
 
 
@@ -249,7 +216,7 @@ def _outcome(order: RowOrder, draft: Draft, judged: RoundRows, i: int) -> Outcom
         chances, betas = _certainties(tree, made.path), [*[1.0] * len(made.path), 0.0]
     u = partial(uniform, row.seed, number, Stream.ACCEPT)
     certain = not judged.rows[i].q
-    return Outcome(gamma, _on_host(draft), tree, made.path, made.last, made.last < 0, chances, u, betas, certain)
+    return Outcome(gamma, draft.on_host, tree, made.path, made.last, made.last < 0, chances, u, betas, certain)
 
 
 def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float]]:
@@ -257,7 +224,3 @@ def _certainties(tree: Tree, path: Sequence[int]) -> Iterator[tuple[float, float
     for place, count in enumerate(tested_candidates(tree, path)):
         yield from [(0.0, 1.0)] * (count - 1)
         yield float(place < len(path)), 1.0
-
-
-def _on_host(draft: Draft) -> Sequence[int]:
-    return draft.tokens.tolist() if isinstance(draft.tokens, Tensor) else draft.tokens

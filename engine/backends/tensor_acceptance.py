@@ -15,7 +15,7 @@ from torch import Tensor
 from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
 from specchat.engine.decoding.draft import DraftBatch, Support
-from specchat.engine.decoding.outcome import Outcome, tested_candidates
+from specchat.engine.decoding.round import Outcome, tested_candidates
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graph_pool import FIRST, LATER

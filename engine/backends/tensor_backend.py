@@ -12,8 +12,8 @@ from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAccept
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
+from specchat.engine.decoding.drafter import RowDrafters
 from specchat.engine.decoding.round import RoundOutcome, Runner, Trim
-from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import GraphPool
@@ -69,10 +69,6 @@ class TensorBackend(Backend):
     ) -> tuple[Tensor, Tensor | None]:
         """Like `forward`, with the tapped hidden states [B, T, taps x hidden size]."""
         return self._forward(inputs, slots, starts)
-
-    def runner(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> TensorRunner:
-        """Runs rounds of this target."""
-        return TensorRunner(self, drafters, trim, on_launch)
 
     @torch.inference_mode()
     def score(self, rows: Sequence[SequenceState], drafts: DraftBatch) -> tuple[Tensor, Tensor | None]:

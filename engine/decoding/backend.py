@@ -7,7 +7,7 @@ captured graphs. Padding, ragged passes and batch-invariant passes are internal 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,8 +17,6 @@ from torch import Tensor
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.draft import Support
-from specchat.engine.decoding.round import Runner, Trim
-from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import Stopwatch
 from specchat.engine.device.graph_pool import GraphPool
@@ -143,10 +141,6 @@ class Backend(ABC):
 
         Places of one row are neighbours, in consecutive columns.
         """
-
-    @abstractmethod
-    def runner(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> Runner:
-        """Runs rounds of this target (`Runner`)."""
 
     @abstractmethod
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:

@@ -134,6 +134,11 @@ class Draft:
         """A chain of certain tokens."""
         return cls(tokens, chain(len(tokens)), buckets=buckets, steps=steps)
 
+    @property
+    def on_host(self) -> Sequence[int]:
+        """The tokens on the host."""
+        return self.tokens.tolist() if isinstance(self.tokens, Tensor) else self.tokens
+
     def q_over(self, support: Support | None) -> Tensor | None:
         """`q` over a common support (`common_support`)."""
         if self.q is None or self.support is None or self.support is support:

@@ -1,21 +1,86 @@
-"""The drafter interface: anything that proposes tokens for the target to verify."""
+"""The drafter interface: anything that proposes tokens for the target to verify, and calls of the drafters of rows."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from specchat.engine.decoding.draft import Draft, RowOrder, Support
-from specchat.engine.decoding.recipe import Recipe
+from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.tree import Tree
+from specchat.engine.device.device import to_device
+from specchat.engine.kernels.draft_head import TargetStates
+from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06
 """Prior acceptance rate of a token that is offered next to a likelier one."""
 Shapes = Callable[[int], tuple[Sequence[int], Tree]]
 """For a γ, the confidence bucket of each token and the tree that a drafter will draft."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TextRecipe:
+    """Drafts from the text of a row, where it repeats."""
+
+    name: str
+    """Name of such drafts in records."""
+    marks: array[int]
+    """`TokenMark` of each of the V tokens."""
+    first: int
+    """Bucket of grade 0."""
+    least: int
+    """Least grade of the first token of a draft."""
+    memory: Callable[[SequenceState], TextMemory]
+    """The text of a row."""
+    has_more: Callable[[SequenceState], bool]
+    """Whether other texts continue a row's text, so that the kernels cannot draft for it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeadRecipe:
+    """Trees that a draft head grows."""
+
+    name: str
+    """Name of such drafts in records."""
+    address: int
+    """`sk_head`."""
+    width: int
+    """Width of the target's hidden states that it reads."""
+    deepest: int
+    """Maximum number of positions."""
+    support: Support
+    take_unread: Callable[[Sequence[SequenceState]], list[int]]
+    """The first place that each row has to read; from then on they count as read."""
+    has_read: Callable[[int, int], None]
+    """Called with a slot and the number of places that have been read."""
+    take_states: Callable[[], Sequence[TargetStates]]
+    """Hidden states of the target that it has not read; from then on they count as read."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recipe:
+    """Drafts from the text of a row where it repeats, else by a head; the empty recipe drafts nothing."""
+
+    text: TextRecipe | None = None
+    head: HeadRecipe | None = None
+    named: Callable[[], bool] = lambda: False
+    """Whether records name what drafted."""
+
+    def covers(self, order: RowOrder) -> bool:
+        """Whether the kernels can draft for a row; a head has no chains, which lenience needs."""
+        if self.head and not order.row.request.sampling.lossless:
+            return False
+        return self.text is None or not self.text.has_more(order.row)
+
+    def joined(self, other: Recipe, first: int) -> Recipe:
+        """This recipe and another one, whose buckets are moved by `first`."""
+        text = other.text and replace(other.text, first=other.text.first + first)
+        return Recipe(self.text or text, self.head or other.head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +169,94 @@ class Drafter:
 
     def release(self, row: SequenceState) -> None:
         """End a row."""
+
+
+class RowDrafters:
+    """All drafters of an engine, each called with its own rows.
+
+    Args:
+        by_name: the drafters.
+        on_fault: called with a row whose drafter raised; the row continues without drafts.
+        vocabulary: V of the target.
+    """
+
+    def __init__(
+        self, by_name: Mapping[str, Drafter], on_fault: Callable[[SequenceState, Exception], None], vocabulary: int
+    ) -> None:
+        self.by_name, self._on_fault, self._vocabulary = by_name, on_fault, vocabulary
+
+    def of(self, row: SequenceState) -> Drafter:
+        """The drafter of a row."""
+        return self.by_name[row.drafter]
+
+    def has_read(self, row: SequenceState) -> bool:
+        """Whether the row's drafter needs no prefill before the row's next round."""
+        try:
+            return not self.of(row).unread(row)
+        except Exception as error:
+            self._on_fault(row, error)
+            return True
+
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
+        """Read one chunk for the first row's drafter, of the rows that it drafts for."""
+        mine = [row for row in rows if row.drafter == rows[0].drafter]
+        self._call(mine, self.of(rows[0]).prefill, mine)
+
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """One draft per order; a drafter that fails costs its rows their drafts (`Draft.fault`)."""
+        return draft_by_kind(orders, lambda order: order.drafts and order.row.drafter, self._propose)
+
+    def _propose(self, name: str | bool, orders: Sequence[RowOrder]) -> list[Draft]:
+        if not name:
+            return [Draft()] * len(orders)
+        try:
+            drafts = self.of(orders[0].row).propose(orders)
+            return [self._checked(*each) for each in zip(orders, drafts, strict=True)]
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
+            return [Draft(fault=error)] * len(orders)
+
+    def _checked(self, order: RowOrder, draft: Draft) -> Draft:
+        try:
+            draft.check(order, self._vocabulary)
+        except ValueError as error:
+            return Draft(fault=error)
+        return draft
+
+    def on_hidden_states(
+        self,
+        rows: Sequence[SequenceState],
+        states: Tensor | Sequence[Tensor] | None,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        """Give drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
+
+        Args:
+            rows: B.
+            states: [B, T, taps x hidden size], or per row those of the kept tokens; None without taps.
+            lengths: how many of each row's T tokens are kept; None for all.
+        """
+        if states is None:
+            return
+        names = dict.fromkeys(row.drafter for row in rows)
+        if len(names) == 1:
+            self._call(rows, self.of(rows[0]).on_hidden_states, rows, states, lengths)
+            return
+        for name in names:
+            mine = [i for i, row in enumerate(rows) if row.drafter == name]
+            part = states[to_device(mine, states.device)] if isinstance(states, Tensor) else [states[i] for i in mine]
+            own = [rows[i] for i in mine]
+            self._call(own, self.by_name[name].on_hidden_states, own, part, lengths and [lengths[i] for i in mine])
+
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """A round has added `emitted` to `row.tokens`."""
+        self._call([row], self.of(row).on_accepted, row, emitted)
+
+    def _call(self, rows: Sequence[SequenceState], hook: Callable[..., None], *arguments: Any) -> None:
+        """Call a hook; whatever it raises, but for a lack of memory, costs these rows their drafts only."""
+        try:
+            hook(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            for row in rows:
+                self._on_fault(row, error)

@@ -9,13 +9,12 @@ from typing import NamedTuple
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder
-from specchat.engine.decoding.drafter import Drafter
+from specchat.engine.decoding.drafter import Drafter, RowDrafters
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.round import RoundOutcome
-from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.errors import EngineError
 from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.recipe import Recipe
+from specchat.engine.decoding.drafter import Drafter, Recipe
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.request import NO_DRAFTER
 

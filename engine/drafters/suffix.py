@@ -20,8 +20,7 @@ from itertools import islice, takewhile
 import numpy as np
 
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
-from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
-from specchat.engine.decoding.recipe import Recipe, TextRecipe
+from specchat.engine.decoding.drafter import DrafterProfile, Recipe, RowProfile, TextRecipe
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.text_drafter import TextDrafter

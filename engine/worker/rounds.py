@@ -9,9 +9,8 @@ from functools import partial
 from math import inf
 
 from specchat.engine.decoding.draft import Source
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round import RoundOutcome, Runner
+from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState

@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 
 from specchat.engine import commands
+from specchat.engine.backends.packed_runner import runner_of
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
@@ -186,7 +187,7 @@ class Worker:
         faults = Faults(self._requests)
         self._prefill = Prefill(self.config, self._scheduler, self._planner, made.target, faults, clock, self._emission)
         plain_passes = None if self.is_lane else PlainPasses(made.target, plain_s)
-        runner = made.target.runner(self._planner.drafters, self._planner.trim, self._emission.on_launch)
+        runner = runner_of(made.target, self._planner.drafters, self._planner.trim, self._emission.on_launch)
         self._rounds = Rounds(
             made, self._planner, runner, plain_passes, self._requests, self._emission, faults, self._notices, clock
         )

@@ -17,8 +17,7 @@ from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
-from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.recipe import HeadRecipe, Recipe
+from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, HeadRecipe, Recipe, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, may_branch
 from specchat.engine.drafters.build_context import BuildContext

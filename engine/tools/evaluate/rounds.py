@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.tensor_acceptance import TensorOutcomes
-from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
+from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
@@ -268,7 +268,7 @@ class Drafting:
     def __init__(self, made: Assembly) -> None:
         self._backend = TextBackend(made.target)
         self._planner = Planner(made.drafters, self._backend, _fail)
-        self._runner = self._backend.runner(self._planner.drafters, self._planner.trim)
+        self._runner = TensorRunner(self._backend, self._planner.drafters, self._planner.trim)
         self._tokenizer = made.model.tokenizer
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:

@@ -10,13 +10,11 @@ import torch
 
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.draft import Draft, RowOrder
-from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, Recipe, RowProfile
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.recipe import Recipe
-from specchat.engine.decoding.round import RoundOutcome
+from specchat.engine.decoding.round import Outcome, RoundOutcome
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.request import NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState
