@@ -9,7 +9,6 @@ from textual.binding import Binding
 
 from specchat.app.chat.exchange import FORMATS
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.settings import REJECTED
 
 COPIES = ("reply", "code", "chat", "thinking")
 ANYWHERE, CHAT, REPLAY = "", "chat", "replay"
@@ -73,20 +72,6 @@ class Action:
                 yield Binding(keys, action, label, show, display, priority=priority, id=f"chat.{self.name}")
                 show = False
 
-
-_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T|auto", "top-k": "N|auto", "top-p": "P|auto",
-          "min-p": "P|auto", "repetition": "F|auto", "dry": "F|auto", "xtc": "P|auto", "seed": "N|off", "lenience": "L",
-          "max-tokens": "N",
-          "rejected": "|".join(REJECTED)}  # fmt: skip
-
-_CONTROLS = tuple(
-    Action(
-        name=f"set-{control.command}", run="controls.set", args=(control.command,), about=control.means,
-        slash=control.command, takes=_SIGNS[control.command], needs=True,
-    )
-    for control in CONTROLS
-    if control.command in _SIGNS
-)  # fmt: skip
 
 _SETTINGS = (
     Action(name="context", run="prompt.context", about="context: size, use, what happens when full",
@@ -255,10 +240,17 @@ _APP = (
     Action(name="quit", run="app.exit", about="quit; everything is stored", title="Quit"),
 )  # fmt: skip
 
-ACTIONS = {
-    action.name: action
-    for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
-}  # fmt: skip
+_FIXED = (*_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
+_CONTROLS = tuple(
+    Action(
+        name=f"set-{each.command}", run="controls.set", args=(each.command,), about=each.means,
+        slash=each.command, takes=each.sign, needs=True,
+    )
+    for each in CONTROLS
+    if each.command not in {action.slash for action in _FIXED}
+)  # fmt: skip
+"""Commands of the controls that have no other one."""
+ACTIONS = {action.name: action for action in (*_CONTROLS, *_FIXED)}
 _EVERYDAY = ("new", "model", "system", "regenerate", "edit", "copy", "attach", "search", "export", "controls",
              "context", "theme", "help")  # fmt: skip
 SLASH_COMMANDS = tuple(
