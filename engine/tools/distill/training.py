@@ -48,7 +48,7 @@ from specchat.engine.worker.obtain import make_runner, obtain_model
 
 KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
 """Trained kinds of drafts."""
-AGAIN = 0.5
+CONTINUED_RATE = 0.5
 """Peak learning rate of a draft that was trained before, relative to a new one: it needs no large steps, and the
 optimiser does not know its gradients yet."""
 _FITTED = 400
@@ -132,7 +132,7 @@ def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Pr
         draft.begin(vocabulary)
     if start is not None:
         draft.network.load_state_dict(start.weights)
-    trainer = Trainer(draft, work.checkpoint, draft.rate * (AGAIN if start else 1))
+    trainer = Trainer(draft, work.checkpoint, draft.rate * (CONTINUED_RATE if start else 1))
     budget = max(options.minutes * 60 - work.text_seconds, 0.0)
     for _ in trainer.run(corpus, budget):
         overlap = " ".join(f"{100 * rate:.0f}" for rate in trainer.overlap)

@@ -189,7 +189,7 @@ def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
 
 
 def test_training_begins_with_a_head(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "AGAIN", 0.0)
+    monkeypatch.setattr(training, "CONTINUED_RATE", 0.0)
     before, out = {file.name: file.read_bytes() for file in head.iterdir()}, tmp_path / "head"
     made = make(target, out, begin=str(head))
     assert {file.name: file.read_bytes() for file in head.iterdir()} == before
