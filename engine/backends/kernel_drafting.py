@@ -14,7 +14,7 @@ from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import HeadRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
-from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, budget_of, fixed_budget
+from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST
 from specchat.engine.kernels.draft_head import c_reads
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.sampling import c_settings
@@ -92,9 +92,8 @@ class KernelDrafting:
 
     def _fill_row(self, growth: CGrowth, order: RowOrder) -> None:
         """Set prices, and the text of a row if it is drafted from."""
-        row, text = order.row, self._recipe.text
-        budget = budget_of(order) if self._recipe.head else order.budget or fixed_budget(order.gamma)
-        numbers = budget.numbers
+        row, text, budget = order.row, self._recipe.text, order.budget
+        numbers = order.budget.numbers
         self._kept.append(numbers)
         growth.given, growth.slot, growth.depth, growth.room = 0, row.slot, 0, min(row.room, MAX_GAMMA)
         growth.required, growth.repeatable, growth.step = budget.required, budget.repeatable, budget.step

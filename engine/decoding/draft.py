@@ -53,6 +53,10 @@ class Budget:
         return array("d", (*self.passes, *self.rates.values(), *(self.repeat_rates or self.rates).values()))
 
 
+UNPRICED = Budget((0.0,), 0.0, {}, repeatable=True)
+"""For drafters that decide nothing while they draft."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowOrder:
     """What may be drafted for one row in one round."""
@@ -60,8 +64,7 @@ class RowOrder:
     row: SequenceState
     gamma: int
     """Positions that draft steps may be taken for."""
-    budget: Budget | None = None
-    """Measured costs; None if fixed ones apply."""
+    budget: Budget = UNPRICED
     free: bool = False
     """Whether tokens that take no draft step may be drafted up to `row.room`, even if γ is 0."""
 

@@ -67,11 +67,6 @@ def may_branch(row: SequenceState) -> bool:
     return row.request.sampling.lossless
 
 
-def budget_of(order: RowOrder) -> Budget:
-    """Costs of an order: measured ones, or else fixed ones."""
-    return order.budget or fixed_budget(0 if order.row.request.gamma is None else order.gamma)
-
-
 @lru_cache
 def fixed_budget(required: int = 0) -> Budget:
     """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them.
@@ -257,7 +252,7 @@ def grow(
         draw: draws tokens.
     """
     rows = [order.row for order in orders]
-    growths = [Growth(budget_of(order), min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
+    growths = [Growth(order.budget, min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
     q = [torch.empty(MAX_GAMMA, len(known)) if row.draws else None for row in rows]
     steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
     while any(nodes):

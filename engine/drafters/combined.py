@@ -95,8 +95,8 @@ class CombinedDrafter(Drafter):
 
 def _is_worthwhile(draft: Draft, order: RowOrder) -> bool:
     """Whether the first token of a draft, if there is one, is worth its verification."""
-    budget = order.budget
-    return bool(draft.buckets) and (budget is None or budget.rates[draft.buckets[0]] > budget.passes[1])
+    buckets, budget = draft.buckets, order.budget
+    return bool(buckets) and (budget.repeatable or budget.rates[buckets[0]] > budget.passes[1])
 
 
 def build(context: BuildContext, name: str) -> CombinedDrafter:
