@@ -15,8 +15,8 @@ from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import HeadRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
 from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST
-from specchat.engine.kernels.draft_head import c_reads
 from specchat.engine.kernels.library import library
+from specchat.engine.kernels.round import c_reads
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CGrowing, CGrowth
 from specchat.engine.request import MAX_GAMMA

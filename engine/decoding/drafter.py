@@ -13,8 +13,7 @@ from torch import Tensor
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.device import to_device
-from specchat.engine.kernels.draft_head import TargetStates
-from specchat.engine.kernels.text_memory import TextMemory
+from specchat.engine.kernels.round import TargetStates, TextMemory
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06

@@ -25,7 +25,7 @@ from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.kernels.library import library, missing
-from specchat.engine.kernels.text_memory import TextMemory, TokenMark
+from specchat.engine.kernels.round import TextMemory, TokenMark
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -21,11 +21,12 @@ from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores, TargetStates
+from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
 from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.round import TargetStates
 from specchat.engine.kernels.token_layout import TokenLayout
 
 _CPU = torch.device("cpu")
