@@ -136,7 +136,7 @@ class PackedRunner(Runner):
             drafts[i] = draft
 
     def _is_covered(self, order: RowOrder, recipe: Recipe) -> bool:
-        """Whether the kernels draft for a row; the host finds out what is wrong with a drafter that fails to say so."""
+        """Whether the kernels draft for a row; what raises here is raised again, and reported, by `propose`."""
         try:
             return self.drafters.of(order.row).recipe is recipe and recipe.covers(order)
         except Exception:
@@ -187,7 +187,7 @@ class RoundStates(Sequence[Tensor]):
 def outcomes_of(
     orders: Sequence[RowOrder], drafts: Sequence[Draft], judged: RoundRows, reference: TensorAcceptance
 ) -> list[Outcome]:
-    """The outcome of each row; `reference` judges those that the kernels have not."""
+    """The outcome of each row; `reference` judges the rows that the kernels have not judged."""
     outcomes: dict[int, Outcome] = {}
     if held := [i for i, row in enumerate(judged.rows) if row.held]:
         logits = pad_sequence([torch.from_numpy(judged.logits(i)) for i in held], batch_first=True)

@@ -193,7 +193,7 @@ def draft_by_kind(
     kind_of: Callable[[RowOrder], Kind],
     draft: Callable[[Kind, list[RowOrder]], Sequence[Draft]],
 ) -> list[Draft]:
-    """The drafts of all orders, those of one kind made together."""
+    """The drafts of all orders; orders of one kind are drafted for together."""
     alike: dict[Kind, list[int]] = {}
     for i, order in enumerate(orders):
         alike.setdefault(kind_of(order), []).append(i)
@@ -246,7 +246,7 @@ def _tokens(drafts: Sequence[Draft], device: torch.device) -> Tensor:
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor:
-    """[B, N, …], N the most of any part, 0 beyond a part's own and where there is none."""
+    """[B, N, …], N the length of the longest part, padded with 0; None is all 0."""
     known = [part for part in parts if part is not None]
     if len(known) == len(parts) and len({len(part) for part in known}) == 1:
         return torch.stack(known) if len(known) > 1 else known[0][None]

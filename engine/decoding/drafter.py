@@ -67,7 +67,7 @@ class Recipe:
 
     text: TextRecipe | None = None
     head: HeadRecipe | None = None
-    named: Callable[[], bool] = lambda: False
+    names_sources: Callable[[], bool] = lambda: False
     """Whether records name what drafted."""
 
     def covers(self, order: RowOrder) -> bool:
@@ -127,7 +127,7 @@ class Drafter:
     graph_bytes: int = 0
     """Memory that its CUDA graphs share."""
     recipe: Recipe | None = None
-    """How the kernels can draft by themselves as it would, with targets that run on them; None if they cannot."""
+    """What the kernels need to draft as it would, next to a target that runs on them; None if they cannot."""
 
     def warm_up(self) -> float | None:
         """Plan to capture CUDA graphs, and time a draft step of one row, while no request runs.
@@ -231,7 +231,7 @@ class RowDrafters:
 
         Args:
             rows: B.
-            states: [B, T, taps x hidden size], or per row those of the kept tokens; None without taps.
+            states: [B, T, taps x hidden size], or per row [kept tokens, taps x hidden size]; None without taps.
             lengths: how many of each row's T tokens are kept; None for all.
         """
         if states is None:

@@ -45,7 +45,7 @@ class _RoundResult(NamedTuple):
     steps: int
     """Draft steps."""
     drafter: str | None
-    """Whose draft steps took `draft_s`; None if that is not known."""
+    """Name of the drafter whose steps took `draft_s`; None if that is not known."""
     draft_s: float
     verify_s: float
 
@@ -177,7 +177,7 @@ class Planner:
         return fixed_budget(gamma if row.request.gamma is not None or stepless else 0)
 
     def _budgets(self, adaptive: Sequence[SequenceState], gammas: Mapping[int, int], rows: int) -> dict[int, Budget]:
-        """By slot, prices for the adaptive rows whose drafters use them, where some draft can pay."""
+        """Prices by slot, for the adaptive rows whose drafters use them, where some draft can pay."""
         least, priced = self._controller.least_rate(rows), dict[int, AcceptanceModel]()
         for row in adaptive:
             acceptance = self._acceptances[row.request.request_id]
@@ -202,7 +202,7 @@ class Planner:
         return most if most > 1 and allowed() else 1
 
     def trim(self, orders: Sequence[RowOrder], drafts: Sequence[Draft], rows: int) -> list[Draft]:
-        """The drafts as far as they are worth their verification, in a batch of so many rows."""
+        """The drafts without the tokens that are not worth their verification, in a batch of `rows` rows."""
         adaptive = [i for i, order in enumerate(orders) if order.row.adaptive and len(drafts[i].tree)]
         trimmed = list(drafts)
         if adaptive:
@@ -264,7 +264,7 @@ class Planner:
                 self._controller.observe(acceptances, verified, each.rows, draft_s)
 
     def learn_plain(self, rows: int, seconds: float) -> None:
-        """Observe the time of a plain pass that was run for comparison between rounds of so many rows."""
+        """Observe the time of a plain pass that was run for comparison between rounds of `rows` rows."""
         self._costs.observe_pass(rows, self._costs.plain_width(rows), seconds)
 
     def learn_rest(self, result: RoundOutcome, rest_s: float) -> None:

@@ -32,7 +32,7 @@ class RoundRules(NamedTuple):
     accept_stream: int
     """Random number stream of acceptance."""
     last_stream: int
-    """Of last tokens."""
+    """Random number stream of last tokens."""
 
 
 class JudgedRow(NamedTuple):
@@ -43,7 +43,7 @@ class JudgedRow(NamedTuple):
     last: int
     """Correction, bonus or plain token; -1 if a logit is NaN."""
     p: list[float]
-    """Of a sampled row, p(x) of every tested token, in order."""
+    """p(x) of every tested token of a sampled row, in order."""
     q: list[float]
     """q(x) of the same tokens."""
     beta: list[float]
@@ -147,7 +147,7 @@ class RoundRows:
 
 
 def round_memory(rules: RoundRules, rounds: int, count: int, most: int) -> list[RoundRows]:
-    """Memory for as many rounds as a call may run, one after the other, with room for so many rows and tokens."""
+    """Memory for `rounds` rounds of one call, each with room for `count` rows and `most` drafted tokens per row."""
     return [RoundRows(count, most, rules, each) for each in (CRound * rounds)()]
 
 
@@ -177,7 +177,7 @@ class TextMemory:
 
     @property
     def address(self) -> int:
-        """Of the first token, until the text has grown."""
+        """Address of the first token, until the text has grown."""
         return self.ids.buffer_info()[0]
 
     def append(self, tokens: Sequence[int]) -> None:

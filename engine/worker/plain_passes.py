@@ -22,7 +22,7 @@ TIMED_WIDTHS = (1, 2, 5, 9, 17)
 _TIMED = 2
 """Timed passes per width, from which costs are known before the first reply."""
 FIRST = 8
-"""Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
+"""Passes of a batch size that are timed early: their median is then good to a few hundredths."""
 _NEW_PRICE = 20
 """Time of rounds between the few passes at a context of which nothing is known, in plain passes."""
 _EARLY_PRICE = 50

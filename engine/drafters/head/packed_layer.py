@@ -35,7 +35,7 @@ _MOST_UNFUSED = 64
 _TIMED = 3
 """Steps that are timed to know what one takes."""
 _SCORED = 6
-"""One in so many clusters is scored."""
+"""Ratio of all clusters to scored ones."""
 _MATRICES = ("fuse", "again", "token", "qkv", "out", "gate_up", "down")
 """The linear layers of a head."""
 
@@ -91,7 +91,7 @@ class PackedLayer(HeadLayer):
         return self.states.nbytes + 2 * self._keys.nbytes
 
     def allocate(self, blocks: int) -> None:
-        """Have memory for so many blocks, which takes it when they are first written to."""
+        """Have memory for this number of blocks; pages are taken when they are first written to."""
         shape = self._shape
         sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
@@ -128,7 +128,7 @@ class PackedLayer(HeadLayer):
         tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """Keep the states of the tokens that are wanted; those of a prompt are made when they are needed for them."""
+        """Keep the states of the tokens that are wanted; states of a prompt are computed when they are needed."""
         if isinstance(tapped, RoundStates):
             self._head.absorb(tapped.rows)
             return
@@ -172,7 +172,7 @@ class PackedLayer(HeadLayer):
         return outcome
 
     def expand(self, places: Sequence[TreePlace], sources: Sequence[int]) -> Scores:
-        """What follows n drafted tokens, those of a row next to each other, each after a place of the last step."""
+        """Scores after n drafted tokens, each after a place of the last step; tokens of a row are neighbours."""
         before = [place.first - 1 for place in places]
         layout = TokenLayout(
             slots=[place.slot for place in places],
