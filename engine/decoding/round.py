@@ -2,7 +2,7 @@
 
 The target's cache holds every token of a row but the last. A round feeds that token and the drafted tokens in one pass;
 the logits after each node verify its candidates, and the logits after the last accepted node give the correction or
-bonus (Leviathan et al. 2023, Algorithm 1). Rolling back means leaving `SequenceState.cached` at the last accepted token.
+bonus (Leviathan et al. 2023, Algorithm 1). Rolling back leaves `SequenceState.cached` at the last accepted token.
 
 Where passes are short, a runner may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
 host's code and data from the processor's caches, so that work between two passes takes longer than it does once again.
@@ -14,13 +14,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import RowDrafters
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
 
+Target = TypeVar("Target", bound=Backend)
 Trim = Callable[[Sequence[RowOrder], Sequence[Draft], int], list[Draft]]
 """Shortens drafts to what is worth its verification; the number is the size of the batch."""
 
@@ -165,17 +167,20 @@ class RoundOutcome(NamedTuple):
         return any(len(draft.tree) for draft in self.drafts)
 
 
-class Runner(ABC):
+class Runner(ABC, Generic[Target]):
     """Runs the rounds of one target.
 
     Args:
+        target: verifies.
         drafters: of the rows.
         trim: shortens drafts that were made on the host.
         on_launch: called once per `run`, when a device that computes by itself has all of the work.
     """
 
-    def __init__(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> None:
-        self.drafters, self.trim, self.on_launch = drafters, trim, on_launch
+    def __init__(
+        self, target: Target, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None
+    ) -> None:
+        self._target, self._drafters, self._trim, self._on_launch = target, drafters, trim, on_launch
 
     @abstractmethod
     def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -106,7 +107,7 @@ class PlainPasses:
         else:
             known.work_s += times.draft_s + times.verify_s + times.rest_s
 
-    def run(self, runner: Runner, rows: Sequence[SequenceState]) -> float:
+    def run(self, runner: Runner[Any], rows: Sequence[SequenceState]) -> float:
         """Run a plain pass and its verification; return its seconds."""
         watch = self._target.stopwatch
         watch.start()
