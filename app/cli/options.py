@@ -24,8 +24,8 @@ from specchat.engine import MODEL, TOPICS, Applies, Setting
 
 CORE_DRAFTERS = [name for name in DRAFTERS if name == AUTO or not engine.DRAFTERS[name].research]
 DOCUMENTATION = (
-    "Documentation: the docs folder of the source repository (keys, command line, settings, models, server, benchmarks, "
-    "theory, kernels, GPU)."
+    "Documentation: the docs folder of the source repository (keys, command line, settings, models, server, "
+    "benchmarks, theory, kernels, GPU)."
 )
 Given = Mapping[str, Any]
 """Options that were given, by name; the others are missing, so that variables and the settings file count."""
