@@ -185,7 +185,7 @@ class Preferences:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preferences")
 
     def remember(self, settings: Settings, names: Iterable[str]) -> None:
-        """Store these settings, those of a model for its target if they are new there; other entries stay."""
+        """Store the named settings; what a model has of its own is stored for the target, if it is new there."""
         changed = list(names)
         own = {name: getattr(settings, name) for name in changed if self._profiled and name in OF_MODEL}
         known = asdict(Settings()) | self._stored | self._profiles.get(settings.target, {})

@@ -6,7 +6,7 @@ describes them, with its ranges or narrower ones, so a value accepted here is ac
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, make_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -64,25 +64,26 @@ def thinking_word(value: bool | str | None) -> str:
     return next(word for word, each in THINKING.items() if each == value)
 
 
-_OfEngine: Any = make_dataclass(
-    "_OfEngine",
-    [(each.name, each.kind, engine.entry(each)) for each in map(_adapted, OF_ENGINE.values())],
-    frozen=True,
-    slots=True,
-)
-
-
 _shown = partial(setting, applies=Applies.SCREEN)
 """A setting of the screen."""
-_frozen: Any = dataclass(frozen=True, slots=True)
-"""Makes a dataclass of which the type checker does not know the fields, as it does not know the inherited ones."""
+_Fields: Any = object
+"""Base of a class of which the type checker does not know all fields."""
 
 
-@_frozen
-class Settings(_OfEngine):  # type: ignore[misc]
+def _with_engine(kind: type) -> Any:
+    """Class decorator for a dataclass that has the settings of the engine too, before its own."""
+    adapted = {each.name: _adapted(each) for each in OF_ENGINE.values()}
+    kind.__annotations__ = {name: each.kind for name, each in adapted.items()} | kind.__annotations__
+    for name, each in adapted.items():
+        setattr(kind, name, engine.entry(each))
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+@_with_engine
+class Settings(_Fields):  # type: ignore[misc]
     """One value per preference. `dataclasses.replace` makes a changed one.
 
-    The settings of the engine are inherited; None, written auto, is the model's own value (`Ready.sampling`), and an
+    The settings of the engine are fields too; None, written auto, is the model's own value (`Ready.sampling`), and an
     empty text is none.
 
     Raises:

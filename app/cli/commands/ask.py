@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specchat import engine
+from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.question import Question, StoredTurn
 from specchat.app.errors import UsageError
-from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_SWITCH, Settings
-from specchat.app.settings.settings_file import load_settings
 from specchat.engine.models import downloads
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ def answer(
     Raises:
         AppError, EngineError: a sentence for the user; nothing else was printed.
     """
-    settings, notice = load_settings(settings_file(), options, profiled=attach is None)
-    warn(notice)
+    settings = effective_settings(options, profiled=attach is None)
     prompt, attachments, turn = question.prompt(), question.attachments(), question.stored_turn()
     if turn is None:
         messages = question.messages(prompt, attachments)
@@ -187,8 +185,7 @@ def answer_with_beams(question: Question, options: Mapping[str, object], beams: 
     Raises:
         AppError, EngineError: a sentence for the user; nothing was printed.
     """
-    settings, notice = load_settings(settings_file(), options)
-    warn(notice)
+    settings = effective_settings(options)
     request = question.request(settings, question.messages(question.prompt(), question.attachments()))
     from specchat.engine.tools.beams import find_beams
 
