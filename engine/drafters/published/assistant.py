@@ -24,8 +24,7 @@ from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, R
 from specchat.engine.drafters.published.find import CONFIG
 from specchat.engine.drafters.published.weights import UnfitError, fill, head_errors, hidden_size, read_tensors, require
 from specchat.engine.errors import first_line
-from specchat.engine.models.checkpoint import read_json
-from specchat.engine.models.load import display_name
+from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.packed.load import Model, PackedModel
 
 _TYPES = ("full_attention", "sliding_attention")

@@ -11,9 +11,8 @@ from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.published import eagle, medusa
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.weights import fill, head_errors, read_tensors, require
-from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.families import families
-from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.load import Model
 
 TARGET, FINGERPRINT = "base_model_name_or_path", "target_fingerprint"
