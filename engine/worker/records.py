@@ -1,4 +1,4 @@
-"""Tokens that a round adds to a row, and the record that is made of them."""
+"""Records of rounds, made from the tokens that a round added to a row."""
 
 from __future__ import annotations
 
