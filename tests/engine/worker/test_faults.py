@@ -48,12 +48,12 @@ def test_a_text_that_fails_at_the_end_of_a_reply_ends_it_once(monkeypatch: pytes
         if len(seen) == 4:
             raise ValueError("no such byte")
         seen.append(token)
-        return step(text, token)
+        return add(text, token)
 
     seen: list[int] = []
-    step = Detokenizer._step
+    add = Detokenizer.add
     with tiny_engine() as engine:
-        monkeypatch.setattr(Detokenizer, "_step", failing)
+        monkeypatch.setattr(Detokenizer, "add", failing)
         box = Outbox()
         engine.submit(ask("hello", max_tokens=5, gamma=0), box)
         assert ended(box)[-1].reason is FinishReason.ERROR

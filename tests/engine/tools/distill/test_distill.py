@@ -171,7 +171,7 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
     checkpoint = torch.load(out / WORK / "training.pt", weights_only=True)
     spent = json.loads((out / WORK / "distill.json").read_text())["text_seconds"] + checkpoint["seconds"]
     assert spent > checkpoint["seconds"]
-    monkeypatch.setattr(training, "_TEXT_SHARE", 0.0)
+    monkeypatch.setattr(training, "TEXT_SHARE", 0.0)
     card = make(target, out, spent / 60 + 0.03)
     assert card.tokens == tokens
     assert card.steps > checkpoint["steps"]
@@ -319,7 +319,7 @@ def test_a_folder_with_something_else_is_left_alone(target: Path) -> None:
 
 
 def test_stored_replies_are_learnt(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_LEAST_OF_CHATS", 300)
+    monkeypatch.setattr(training, "LEAST_OF_CHATS", 300)
     chats, out = tmp_path / "chats.jsonl", tmp_path / "out"
     reply = "the quick brown fox jumps over the lazy dog and the dog sleeps " * 3
     said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": reply}]
@@ -339,7 +339,7 @@ def test_stored_replies_are_learnt(target: Path, head: Path, tmp_path: Path, mon
 def test_chats_that_are_deleted_between_two_calls_are_not_learnt_from(
     target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_LEAST_OF_CHATS", 30)
+    monkeypatch.setattr(training, "LEAST_OF_CHATS", 30)
     corpus = Corpus(tmp_path / "out" / WORK)
     chats = tmp_path / "chats.jsonl"
     said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "the lazy dog sleeps " * 8}]
