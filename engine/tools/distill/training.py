@@ -48,7 +48,7 @@ from specchat.engine.worker.obtain import make_runner, obtain_model
 
 KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
 """Trained kinds of drafts."""
-AGAIN = 0.5
+CONTINUED_RATE = 0.5
 """Peak learning rate of a draft that was trained before, relative to a new one: it needs no large steps, and the
 optimiser does not know its gradients yet."""
 _FITTED = 400
@@ -57,7 +57,7 @@ _HELD_OUT = "chat"
 """Prompt set of the evaluation."""
 _REQUESTS = 4
 """Requests at once in the evaluation."""
-_MAX_TOKENS = 96
+MAX_TOKENS = 96
 """Longest reply of the evaluation."""
 TEXT_SHARE = 0.4
 """Fraction of the time for writing text."""
@@ -132,7 +132,7 @@ def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Pr
         draft.begin(vocabulary)
     if start is not None:
         draft.network.load_state_dict(start.weights)
-    trainer = Trainer(draft, work.checkpoint, draft.rate * (AGAIN if start else 1))
+    trainer = Trainer(draft, work.checkpoint, draft.rate * (CONTINUED_RATE if start else 1))
     budget = max(options.minutes * 60 - work.text_seconds, 0.0)
     for _ in trainer.run(corpus, budget):
         overlap = " ".join(f"{100 * rate:.0f}" for rate in trainer.overlap)
@@ -296,7 +296,7 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     with running(config, lambda config, _: draft.assemble(config)) as (engine, _, _):
         for number, (name, temperature) in enumerate(TEMPERATURES.items()):
             progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
-            passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), _MAX_TOKENS)
+            passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), MAX_TOKENS)
             metrics = metrics_of(chain.from_iterable(passed))
             rate, tau = metrics.acceptance or 0.0, metrics.mean_emitted_length or 1.0
             reached[name] = HeadAcceptance(rate, tuple(metrics.per_position), tau)
