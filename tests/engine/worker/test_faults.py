@@ -45,9 +45,9 @@ def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> Non
 
 def test_a_text_that_fails_at_the_end_of_a_reply_ends_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(text: Detokenizer, token: int) -> object:
-        if len(seen) == 4:
-            raise ValueError("no such byte")
         seen.append(token)
+        if len(seen) == 5:
+            raise ValueError("no such byte")
         return add(text, token)
 
     seen: list[int] = []
