@@ -12,8 +12,7 @@ from specchat.engine.errors import EngineError, first_line
 from specchat.engine.request import Message, MessagePart, PartKind, Request
 from specchat.engine.sequence.marks import encode_separated, separate
 from specchat.engine.sequence.template import render
-from specchat.engine.sequence.template_traits import as_parts, thinking_variables, traits_of
-from specchat.engine.sequence.thinking import turn_of
+from specchat.engine.sequence.template_traits import as_parts, thinking_variables, traits_of, turn_of
 
 _END = "\ufdd1"
 """A noncharacter of Unicode, put at the end of a message that the reply continues."""

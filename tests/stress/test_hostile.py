@@ -22,7 +22,7 @@ SEQUENCES = (
     "\x1b[31;6666m", "\x1bP+q6666\x1b\\", "\x1b_Gowned\x1b\\", "\x1b^owned\x1b\\", "\x1bXowned\x1b\\", "\x1bc",
    "\x1b(0", "\x9b6666h", "\x9d0;OWNED\x9c", "[/owned]", "[red]", "[@click=app.quit]x[/]", "\\[", "[link=file:///x]l",
 )  # fmt: skip
-"""Of every kind a terminal knows; and, at the end, markup that the libraries of the interface know."""
+"""Sequences of every kind that a terminal knows; and, at the end, markup that the libraries of the interface know."""
 CONTROLS = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
 HIDDEN = [chr(code) for code in (
     0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x2010),
@@ -169,7 +169,7 @@ def _specchat(home: Path, where: Path, *arguments: object) -> Terminal:
 
 
 def _python_path() -> str:
-    """Where this checkout is, for programs in another folder."""
+    """Path of this checkout, for programs in another folder."""
     return ":".join(dict.fromkeys([*(path for path in sys.path if path), str(Path.cwd())]))
 
 
