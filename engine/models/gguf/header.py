@@ -96,7 +96,7 @@ class GgufHeader:
         return EngineError(f"{self.path} is damaged ({name} holds values that are not numbers): fetch the file again")
 
     def names(self) -> Any:
-        """gguf's map from names of transformers' state dicts to those of the file.
+        """gguf's map from names of weights in transformers' state dicts to names in the file.
 
         Raises:
             EngineError: the gguf package does not know the architecture.

@@ -36,14 +36,14 @@ _MTP = {
     "pre_fc_norm_hidden": "hnorm",
     "norm": "shared_head_norm",
 }
-"""Weights of a multi-token-prediction layer besides those of any layer, and llama.cpp's names below `nextn`."""
+"""Weights that only a multi-token-prediction layer has, and llama.cpp's names below `nextn`."""
 _MTP_LAYER = (
     *("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"),
     *MATRICES.values(),
     ROUTER,
     *(f"mlp.shared_expert{part}" for part in ("_gate", ".gate_proj", ".up_proj", ".down_proj")),
 )
-"""Weights of a layer that it may have, besides those of experts."""
+"""Weights of any layer that it may have, besides experts."""
 _WITHOUT_SUFFIX = (LAYER_VECTORS["sinks"], LAYER_VECTORS["scale"])
 """Ends of names that lack the suffix of llama.cpp's."""
 _CHUNK = 1 << 24

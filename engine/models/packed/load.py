@@ -56,7 +56,7 @@ class PackedModel:
     """Module whose `build` makes its backend."""
     device: ClassVar[torch.device] = torch.device("cpu")
     dtype: ClassVar[torch.dtype] = torch.float32
-    """Of logits and hidden states."""
+    """Dtype of logits and hidden states."""
 
     @property
     def norms(self) -> str:

@@ -1,4 +1,4 @@
-"""Names of weights in a packed model, which are those of transformers' state dicts with fused matrices split."""
+"""Names of weights in a packed model: as in transformers' state dicts, with fused matrices split."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
 QUERY_GATE = "self_attn.gate_proj"
 """Gate of an attention's output, which the modelling code has in one matrix with the queries, head by head."""
 CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
-"""Matrices of a recurrent layer in the place of those of attention."""
+"""Matrices of a recurrent layer in the place of attention's."""
 DELTA_NET = {
     "key": "linear_attn.in_proj_b",
     "value": "linear_attn.in_proj_a",
