@@ -9,13 +9,23 @@ from typing import Any
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, Event, Notice, Progress, Round, Sampling, from_json, to_json
+from specchat.engine import Engine, EngineConfig, Event, Progress, Round, Sampling, from_json, to_json
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.research.ngram import NGramDrafter
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine.sampled import draw_drafts_of_seeds
-from tests.engine.tiny import VOCABULARY, ask, ids_of, rounds_of, run_together, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import (
+    VOCABULARY,
+    ask,
+    ids_of,
+    notices_of,
+    rounds_of,
+    run_together,
+    tiny_engine,
+    tiny_head,
+    tiny_model,
+)
 
 HOOKS = ("admit", "on_accepted", "on_hidden_states", "propose", "release", "unread")
 
@@ -81,10 +91,6 @@ def replies(engine: Engine) -> tuple[list[Event], list[Event]]:
     )
 
 
-def notices(events: list[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, Notice)]
-
-
 @pytest.mark.parametrize(
     ("damage", "fault"),
     [
@@ -116,9 +122,9 @@ def test_a_draft_that_is_none_costs_its_row_the_draft_and_nothing_else(
         bad, good = run_together(engine, [asked, beside])
         plain = [ids_of(engine.stream(replace(each, drafter="none"))) for each in (asked, beside)]
     assert [ids_of(bad), ids_of(good)] == plain
-    assert not notices(good)
+    assert not notices_of(good)
     assert any(each.accepted for each in rounds_of(good))
-    (told,) = notices(bad)
+    (told,) = notices_of(bad)
     assert re.fullmatch(rf"the ngram drafter failed \({fault}\): it drafts no more for this reply", told)
     assert {each.drafter for each in rounds_of(bad)} == {"none"}
 
@@ -130,7 +136,7 @@ def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(hook: str,
         for _ in range(2):
             events, plain = replies(engine)
             assert ids_of(events) == ids_of(plain)
-            told = notices(events)
+            told = notices_of(events)
             if call == 1 or hook not in ("admit", "release"):  # these are called once per reply
                 assert len(told) == 1
                 assert all("table on fire" in text for text in told)
