@@ -21,7 +21,7 @@ from specchat.engine import (
 )
 from specchat.engine.events import Admitted, Counted, Died, Finished, FinishReason, Prefilled, Ready
 from specchat.engine.request import DEFAULT_GAMMA
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine.tiny import (
     EOS,
     ask,
@@ -178,7 +178,7 @@ def test_an_engine_that_is_closed_while_it_loads_ends_at_the_next_report(make: C
         assert closed.wait(60)
         with suppress(Exception):  # no attempt to load otherwise may catch it
             progress("target", "loading", 0.5)
-        return put_together(config, tiny_model())
+        return assemble_loaded(config, tiny_model())
 
     engine, box = make(EngineConfig("tiny", Path(), context=64), load), Outbox()
     with engine:

@@ -108,7 +108,7 @@ class GpuQuantizedLinear(_Quantized):
         return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     def dequantized_product(self, x: Tensor) -> Tensor:
-        """Product by a bfloat16 copy of the weight."""
+        """Like `product`, by a bfloat16 copy of the weight."""
         dequantize = dequantized if torch.compiler.is_compiling() else compiled()
         return x @ dequantize(self._parts()).T
 
@@ -250,7 +250,7 @@ def _packed(codes: Tensor, scale: Tensor, zero: Tensor, device: torch.device) ->
 def dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     """bfloat16 [N, K], the sum of matrices in the kernel's layout.
 
-    An int32 has 8 codes of one row: those of two adjacent columns at each of four places, 8 columns apart (fragments of
+    An int32 has 8 codes of one row: of two adjacent columns at each of four places, 8 columns apart (fragments of
     `mma.m16n8k16`; `matrix_to_m16n8k16_Bint4_layout` in PyTorch's int4mm.cu).
     """
     values = []

@@ -20,7 +20,7 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
@@ -55,7 +55,7 @@ class Setup:
 
     def __post_init__(self) -> None:
         config = EngineConfig("tiny", Path(), slots=8, context=200, prefill_chunk=32, queue=4000)
-        self.engine = Engine(config, lambda *_: put_together(config, self.target, **self.parts))  # type: ignore[arg-type]
+        self.engine = Engine(config, lambda *_: assemble_loaded(config, self.target, **self.parts))  # type: ignore[arg-type]
         self.engine.start()
         self.engine.wait_ready(60)
 

@@ -32,7 +32,7 @@ CPU = torch.device("cpu")
 TOKENS = torch.arange(20, 44)[None]
 ROWS, COLUMNS = 32, 512
 BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Format.BF16), 10)}
-"""Of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
+"""Bits of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["pretended", "real"])
@@ -129,7 +129,7 @@ def cpu_layout(halves: torch.Tensor, tiles: int) -> torch.Tensor:
 @pytest.mark.parametrize("dequantizes", [False, True])
 @torch.inference_mode()
 def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, whose own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
+    """The CPU's own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
     kernel, layout = (int4_product, to_int4_layout) if dequantizes else (torch._weight_int4pack_mm_for_cpu, cpu_layout)
     monkeypatch.setattr(torch, "_weight_int4pack_mm", kernel)
     monkeypatch.setattr(torch, "_convert_weight_to_int4pack", layout)
