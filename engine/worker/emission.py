@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 Work = Callable[[], None]
 """Makes and emits the records of a round."""
-_TOGETHER, _TOGETHER_S = 8, 0.024
+_TOGETHER, TOGETHER_S = 8, 0.024
 """Rounds whose records are made together, and seconds of rounds, if that is less. After each short pass, the code that
 makes them would have to be read from memory again: records of some rounds take hardly longer than one."""
 
@@ -48,7 +48,7 @@ class Emission:
 
     def on_launch(self) -> None:
         """The next pass has been launched: begin the work that waits, if it is enough."""
-        if len(self._waiting) >= _TOGETHER or self._waiting_s >= _TOGETHER_S:
+        if len(self._waiting) >= _TOGETHER or self._waiting_s >= TOGETHER_S:
             self.release()
 
     def flush(self) -> None:

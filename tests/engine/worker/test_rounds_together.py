@@ -19,8 +19,8 @@ from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.request import Sampling
 from specchat.engine.round import Round
+from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.rounds import Rounds
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, started, text_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -165,14 +165,15 @@ def test_a_lenient_reply_with_a_seed_repeats(together: Engine) -> None:
 
 
 def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    add = Rounds._add
+    add, seen = Detokenizer.add, []
 
-    def failing(self: Rounds, row: Any, *others: Any) -> Any:
-        if row.rounds == 7:
+    def failing(text: Detokenizer, token: int) -> str:
+        if len(seen) == 7:
             raise ValueError("no text")
-        return add(self, row, *others)
+        seen.append(token)
+        return add(text, token)
 
-    monkeypatch.setattr(Rounds, "_add", failing)
+    monkeypatch.setattr(Detokenizer, "add", failing)
     events = list(together.stream(ask(QUESTIONS[1], drafter="none", max_tokens=30)))
     assert [each.number for each in rounds_of(events)] == [*range(7)]
     assert events[-1].reason is FinishReason.ERROR
