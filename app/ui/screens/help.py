@@ -145,7 +145,7 @@ def chat_help(*, replaying: bool) -> HelpScreen:
     if replaying:
         keys = [*_rows("replay"), *keys, *_rows("common", "documentation")]
         return HelpScreen(keys, (DETAILS, [*_rows("move"), *looking]))
-    commands = [(action.usage, action.about) for action in SLASH_COMMANDS]
+    commands = [(f"/{action.slash}", action.about) for action in SLASH_COMMANDS]
     keys = [*_rows("chat"), *keys, *_rows("common", "documentation")]
     return HelpScreen(keys, (DETAILS, [*_rows("move", "fork"), *looking]), commands)
 

@@ -269,7 +269,7 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
             assert 10 <= len(lines) <= 14
             assert sum(line.startswith("▸") for line in lines) == 1
             assert not any(line.endswith("…") for line in lines)
-        assert f"▸ {SLASH_COMMANDS[-1].usage}" in hint.render().plain
+        assert f"▸ /{SLASH_COMMANDS[-1].slash}" in hint.render().plain
         assert f"of {len(SLASH_COMMANDS)}" in hint.render().plain
         await stage.press(pilot, "down", "up", "down")
         assert hint.render().plain.splitlines()[0].startswith("▸ /new")
@@ -301,9 +301,9 @@ async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
 
 def test_every_command_is_completed_from_its_beginning() -> None:
     for command in SLASH_COMMANDS:
-        assert f"/{command.slash}" in (line.rstrip() for line in matches(f"/{command.slash[:2]}", {}))
-        assert completed(f"/{command.slash}", {}).startswith(f"/{command.slash}")
-        assert menu(f"/{command.slash} ", {})[0][:2] == (command.usage, command.about)
+        assert f"/{command.command}" in (line.rstrip() for line in matches(f"/{command.command[:2]}", {}))
+        assert completed(f"/{command.command}", {}).startswith(f"/{command.command}")
+        assert menu(f"/{command.command} ", {})[0][:2] == (f"/{command.slash}", command.about)
     assert completed("/nothing", {}) == "/nothing"
 
 
