@@ -107,8 +107,8 @@ class SideStage(Stage):
         self.left.become_ready()
         await self.settle(pilot)
 
-    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
-        await super().send(pilot, text)
+    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> str:
+        return await super().send(pilot, text)
 
     async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
         """Send a prompt, and let both lanes give this many events (or all) of their replies."""

@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.style import Style
 from textual.pilot import Pilot
 from textual.renderables.digits import Digits
+from textual.screen import Screen
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import Session
@@ -19,7 +20,7 @@ from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.panel import Speed
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
-from tests.app.quiet import show_all
+from tests.app.quiet import prepared, show_all
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
@@ -52,15 +53,16 @@ class Replay:
 
     async def at(self, pilot: Pilot[None], share: float) -> None:
         """Play up to this share of the trace."""
-        await self.app.prepared.wait()  # that is when the player starts
+        await prepared(self.app)  # that is when the player starts
         self.clock.now += self.player.duration * share - self.player.position
         await self.settle(pilot)
 
-    async def press(self, pilot: Pilot[None], *keys: str) -> None:
-        """Press keys one by one, each after what the one before did is on screen."""
+    async def press(self, pilot: Pilot[None], *keys: str) -> Screen[Any]:
+        """Press keys one by one, each after what the one before did is on screen; returns the topmost screen."""
         for key in keys:
             await pilot.press(key)
             await self.settle(pilot)
+        return self.app.screen
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Bring everything that has been said on screen."""

@@ -20,7 +20,7 @@ from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.figures import accepted_share
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
-from specchat.app.ui.screens.sub_screen import SubScreen
+from specchat.app.ui.screens.dialogs import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar

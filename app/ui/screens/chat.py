@@ -21,7 +21,6 @@ from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
-from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import TokenSelected
 
@@ -44,6 +43,7 @@ class ChatScreen(ChatBase):
         self.writing = Writing(self)
         self.inspection = Inspection(self, self.writing.gauge)
         self.stepping = Stepping(self, self.inspection, player)
+        self.widgets.replay_bar.seek = self.stepping.seek
 
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
@@ -156,10 +156,6 @@ class ChatScreen(ChatBase):
     def on_timeline_picked(self, event: Timeline.Picked) -> None:
         """A round was selected."""
         self.inspection.select_round(event.reply, event.index)
-
-    def on_replay_bar_sought(self, event: ReplayBar.Sought) -> None:
-        """A click on the line of the replay."""
-        self.stepping.seek(event.position)
 
     # Actions of the table
 

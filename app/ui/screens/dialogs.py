@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Key
-from textual.screen import ModalScreen, ScreenResultType
+from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
@@ -19,14 +20,16 @@ from specchat.app.chat.context_meter import Usage
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_files import NamedTexts
-from specchat.app.ui.keys import named
+from specchat.app.ui.action_table import ACTIONS
+from specchat.app.ui.keys import CHAT, named
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
-from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.engine import WHEN_FULL
 
+ALWAYS = ("keys", "help", "save-the-screen")
+"""Actions whose keys work on every screen."""
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 """Letters to jump by, the home row first."""
 CELLS = 24
@@ -38,6 +41,16 @@ def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
     """Give a widget a title and a subtitle in its border."""
     frame.border_title, frame.border_subtitle = title, subtitle
     return frame
+
+
+class SubScreen(Screen[ScreenResultType]):
+    """A screen over the chat, with the keys that work on all screens."""
+
+    BINDINGS = named(CHAT, *(binding for name in ALWAYS for binding in ACTIONS[name].bindings()))
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        """Close the screen; a second key that was typed before it closed does nothing."""
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
 
 class Dialog(SubScreen[ScreenResultType], ModalScreen[ScreenResultType]):

@@ -18,16 +18,15 @@ from specchat.app.ui import slash
 from specchat.app.ui.keys import named
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.screens.dialogs import SubScreen
 from specchat.app.ui.screens.help import side_help
-from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.lane_column import LaneColumn
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
-from specchat.app.ui.widgets.side_summary import SideSummary, order_text, verdict
+from specchat.app.ui.widgets.side_summary import LaneColumn, SideSummary, order_text, verdict
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")

@@ -14,8 +14,7 @@ from specchat.app.chat.lessons import Lesson
 from specchat.app.settings.settings import SHOW
 from specchat.app.ui.keys import named
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.screens.dialogs import framed
-from specchat.app.ui.screens.sub_screen import SubScreen
+from specchat.app.ui.screens.dialogs import SubScreen, framed
 from specchat.app.ui.widgets.bars import TooSmall
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from rich.text import Text
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
-from textual.message import Message
 from textual.notifications import Notification
 from textual.style import Style
 from textual.timer import Timer
@@ -121,11 +119,8 @@ class ReplayBar(StyledWidget):
     _span = (0, 0)
     """First cell and length of the progress bar."""
 
-    @dataclass
-    class Sought(Message):
-        """Seek to this time of the trace."""
-
-        position: float
+    seek: Callable[[float], None]
+    """Called with a time of the trace."""
 
     def __init__(self, player: Player | None, **options: Any) -> None:
         super().__init__(**options)
@@ -135,7 +130,7 @@ class ReplayBar(StyledWidget):
         """Seek to the time below the pointer."""
         player, (left, width) = self._player, self._span
         if player is not None and left <= event.x < left + width:
-            self.post_message(self.Sought((event.x - left) / max(width - 1, 1) * player.duration))
+            self.seek((event.x - left) / max(width - 1, 1) * player.duration)
 
     def update(self) -> None:
         """Redraw after a change."""

@@ -10,6 +10,7 @@ from specchat.app.ui.screens.candidates import CandidateFrame, CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from tests.app.stage import QUESTION, WIDE, Stage, lines_of, what_a_kill_leaves
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -78,8 +79,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
 
 async def test_leaving_the_grid_lets_them_go_on_and_shows_the_way_back(stage: Stage) -> None:
     async with stage.started((80, 24), events=10, text=ASK) as pilot:
-        await stage.press(pilot, "escape")
-        assert isinstance(stage.app.screen, ChatScreen)
+        assert isinstance(await stage.press(pilot, "escape"), ChatScreen)
         assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
         assert not stage.engine.cancelled
         assert len(stage.app.chat_screen.conversation.all_running) == 3
@@ -115,7 +115,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
     async with stage.started(WIDE, events=20, text=ASK) as pilot:
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
-        stage.app.actions.archive.do(lambda: None).result()  # type: ignore[union-attr]
+        stage.app.actions.archive.do(lambda: None).result(PATIENCE_S)  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         killed = what_a_kill_leaves(tmp_path)
     again = Stage(killed, name="sampled", temperature=0.8)
@@ -154,8 +154,7 @@ async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> Non
     async with stage.started(WIDE, events=5) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
-        await stage.press(pilot, "1")
-        assert isinstance(stage.app.screen, CandidatesScreen)
+        assert isinstance(await stage.press(pilot, "1"), CandidatesScreen)
         await stage.give(pilot)
         assert len(stage.engine.submitted) == 4
 

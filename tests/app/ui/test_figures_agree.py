@@ -141,11 +141,11 @@ async def test_the_set_up_says_what_was_asked_for(stage: Stage) -> None:
     """γ adapts: the records have each round's own."""
     async with stage.started(WIDE, events=40) as pilot:
         card = stage.app.screen.query_one(SetUpCard)
-        assert card._shown[0].plain.endswith("· γ auto")
+        assert text_of(card).split("\n")[0].endswith("· γ auto")
         stage.app.screen.query_one("TextArea").load_text("/gamma 6")  # type: ignore[attr-defined]
         await stage.press(pilot, "enter")
         await stage.give(pilot, 8)
-        assert card._shown[0].plain.endswith("· γ ≤ 6")
+        assert text_of(card).split("\n")[0].endswith("· γ ≤ 6")
 
 
 async def test_the_set_up_of_a_reply_of_another_model_names_that(stage: Stage) -> None:
@@ -180,12 +180,12 @@ async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for
             return replace(event, done=1260, total=1260, seconds=(1260 - reused) / 100)
         return event
 
-    stage.engine._ready = replace(stage.engine._ready, kept_bytes=3_400_000_000)
+    stage.engine.ready = replace(stage.engine.ready, kept_bytes=3_400_000_000)
     async with stage.started(WIDE) as pilot:
         shown = []
         for reused in (0, 1204):
             await stage.send(pilot)
-            for events in stage.engine._open.values():
+            for events in stage.engine.open.values():
                 events[:] = [read(event, reused) for event in events]
             await stage.give(pilot)
             shown.append(text_of(stage.app.screen.query_one(SetUpCard)))

@@ -20,7 +20,7 @@ from tests.app.choosing import Choosing, shown
 from tests.app.quiet import all_done
 from tests.app.recorded import trace
 from tests.app.side_stage import SideStage
-from tests.app.stage import Stage
+from tests.app.stage import Stage, screen_strips
 from tests.app.storage.helpers import add_turn
 from tests.app.views import Replay
 
@@ -135,7 +135,7 @@ async def test_a_name_that_is_typed_is_shown_as_typed(tmp_path: Path) -> None:
             field.focus()
             field.value = name
             await stage.press(pilot, "enter")
-            lines = [strip.text for strip in stage.app.screen._compositor.render_strips()]
+            lines = [strip.text for strip in screen_strips(stage.app)]
             assert any(f"{name!r} cannot name" in line for line in lines)
             await _leave(stage, pilot)
 

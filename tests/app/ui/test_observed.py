@@ -14,7 +14,7 @@ from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
-from tests.app.stage import Stage, lines_of, run
+from tests.app.stage import Stage, lines_of, run, screen_strips
 from tests.app.views import text_of
 from tests.engine.records import observed_round
 
@@ -97,4 +97,4 @@ async def test_a_pause_after_a_token_of_unknown_fate_says_what_came(tmp_path: Pa
 
 
 def _screen(stage: Stage) -> list[str]:
-    return [strip.text for strip in stage.app.screen._compositor.render_strips()]
+    return [strip.text for strip in screen_strips(stage.app)]
