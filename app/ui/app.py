@@ -31,7 +31,7 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import NoSource
 from specchat.app.ui.action_table import ACTIONS, REPLAY
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
@@ -64,7 +64,7 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
-    BINDINGS = named(
+    BINDINGS = registered(
         "app",
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
         Binding("ctrl+p", "command_palette", "palette", key_display="^p", priority=True),

@@ -12,7 +12,7 @@ from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.ui.action_table import SLASH_COMMANDS, Action
 
 MODEL_WORDS = ("/think", "/no_think", "/nothink")
-"""First words of prompts to Qwen3, SmolLM3 or GLM-4.5: these are for the model, and so are words from its template."""
+"""First words of prompts to Qwen3, SmolLM3 or GLM-4.5, which are for the model, as are words from its template."""
 _COMMANDS = {action.command: action for action in SLASH_COMMANDS}
 BY_NAME = _COMMANDS | {alias: _COMMANDS[control.command] for alias, control in BY_COMMAND.items()}
 Words = Mapping[str, Callable[[], Sequence[str]]]
@@ -69,7 +69,7 @@ def matches(text: str, words: Words) -> list[str]:
 
 
 def completed(text: str, words: Words) -> str:
-    """The line as far as it can be completed without a choice."""
+    """The line, completed up to the first choice."""
     return max(common_start(matches(text, words)), text, key=len)
 
 
@@ -101,7 +101,7 @@ def menu(text: str, words: Words) -> list[Entry]:
 
 
 class Completer:
-    """Completes as far as the text is unambiguous; further calls go through the alternatives."""
+    """Completes a text up to the first choice; further calls go through the alternatives."""
 
     def __init__(self) -> None:
         self._stem: str | None = None

@@ -100,7 +100,7 @@ async def all_done(app: App[Any]) -> None:
 
 
 async def show_all(app: App[Any], *pumps: Pump) -> None:
-    """Bring on screen what has been said, and what comes of that: so many frames that each part is drawn."""
+    """Show all records and their consequences, with enough frames to draw each part."""
     for _ in range(2):
         await all_done(app)
         for pump in pumps:

@@ -26,7 +26,7 @@ class Clock:
 
 
 class RecordedEngine:
-    """A source. Each request is answered with the next reply of the trace, as far as `give` lets it."""
+    """A source. Each request is answered with the next reply of the trace, up to the event that `give` allows."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         records = list(records)

@@ -44,7 +44,7 @@ class RecordedLane(RecordedEngine):
 
 
 def differing(records: list[Record], number: int = 20) -> list[Record]:
-    """The same lane with another last token in its round of that number."""
+    """The records of a lane with another last token in one round."""
     return [
         replace(r, last=0, last_piece=" and") if isinstance(r, Round) and r.number == number else r for r in records
     ]
@@ -118,7 +118,7 @@ class SideStage(Stage):
     async def give(  # type: ignore[override]
         self, pilot: Pilot[None], left: int | None, right: int | None
     ) -> None:
-        """So many events of each lane's reply; None gives all."""
+        """Give a number of events of each lane's reply; None gives all."""
         self.left.give(left)
         self.right.give(right)
         await self.settle(pilot)

@@ -69,7 +69,7 @@ class Stage:
     async def started(
         self, size: tuple[int, int] = WIDE, *, events: int | EllipsisType | None = ..., text: str = QUESTION
     ) -> AsyncIterator[Pilot[None]]:
-        """Run the app until the models are loaded; with `events`, also until so many events (or all) of the reply."""
+        """Run the app until the models are loaded; with `events`, also until that many events (or all) of a reply."""
         async with self.app.run_test(size=size) as pilot:
             await self.ready(pilot)
             if not isinstance(events, EllipsisType):

@@ -35,7 +35,7 @@ def engine(tiny_model: Callable[..., Path]) -> Iterator[Engine]:
 
 @pytest.fixture
 def chats(engine: Engine) -> Iterator[OtherChats]:
-    """Those of the engine, which has none when a test begins."""
+    """Other chats of the engine, which has none when a test begins."""
     yield engine.other_chats
     engine.other_chats.update({}, engine.other_chats.keys)
 

@@ -99,7 +99,7 @@ def text_of(widget: Card) -> str:
 
 
 def large_number(lines: list[str]) -> tuple[str, str, str]:
-    """What is beside the first of three lines with large digits; the digits; and what is beside the second."""
+    """Text next to the first of three lines with large digits, the digits, and text next to the second."""
     console, digits, column = Console(), "", 0
     glyphs = {
         c: ["".join(s.text for s in line) for line in console.render_lines(Digits(c, BOLD))] for c in "0123456789.x"
@@ -134,7 +134,7 @@ async def answered(stage: Stage, pilot: Pilot[None], count: int | None = 70) -> 
 async def answering(
     stage: Stage, count: int | None = 70, size: tuple[int, int] = WIDE
 ) -> AsyncIterator[tuple[Pilot[None], ChatScreen]]:
-    """Run the app up to so many events of a reply, or all."""
+    """Run the app up to `count` events of a reply, or all."""
     async with stage.app.run_test(size=size) as pilot:
         yield pilot, await answered(stage, pilot, count)
 

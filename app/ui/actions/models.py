@@ -39,7 +39,7 @@ class ModelActions(ActionGroup):
     _unloaded = False
     _switching = False
     _chosen: Settings | None = None
-    """Settings whose models are being loaded; they are stored once these are ready."""
+    """Settings whose models are being loaded; they are stored once the models are ready."""
 
     def __post_init__(self) -> None:
         self._controls.reload = self.reload

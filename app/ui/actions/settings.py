@@ -160,7 +160,7 @@ class SettingsActions(ActionGroup):
         return {"thinking": self._scope.thinking_values, **drafters}
 
     def _is_live(self, control: Control) -> bool:
-        """Whether it changes running replies; those of a server keep their settings."""
+        """Whether it changes running replies; replies of a server keep their settings."""
         return control.live and not self._scope.requests.session.attached
 
     def _check_drafter(self, drafter: str) -> None:

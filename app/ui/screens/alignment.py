@@ -15,7 +15,7 @@ from textual.containers import Container, Vertical
 from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import gamma_limit
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import ChoiceScreen, SubScreen, framed
 from specchat.app.ui.widgets.alignment import LETTERS, AlignedTokens, AlignmentCard, AlignmentLegend
 from specchat.app.ui.widgets.bars import NoticeLine
@@ -39,7 +39,7 @@ class AlignmentScreen(SubScreen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
-    BINDINGS = named(
+    BINDINGS = registered(
         "alignment",
         Binding("escape,q", "dismiss", "back", key_display="esc"),
         Binding("1", "choose(0)", "drafter A"),

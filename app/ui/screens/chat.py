@@ -15,7 +15,7 @@ from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
 from specchat.app.ui.action_table import chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
-from specchat.app.ui.keys import CHAT, named
+from specchat.app.ui.keys import CHAT, registered
 from specchat.app.ui.rendering.block_stack import FoundWord
 from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.app.ui.screens.inspection import Inspection
@@ -36,7 +36,7 @@ class ChatScreen(ChatBase):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS = named(CHAT, *chat_bindings())
+    BINDINGS = registered(CHAT, *chat_bindings())
 
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
         super().__init__(requests, redraw, player)
@@ -188,7 +188,7 @@ class ChatScreen(ChatBase):
     # Actions of the widgets
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The letters of the details work while these are shown."""
+        """The letters of the details work while the details are shown."""
         if action == "detail":
             return self.inspection.open and self.app.check_action("run", parameters)
         return super().check_action(action, parameters)

@@ -128,7 +128,7 @@ class Panes:
 
     Args:
         screen: Has a class for each state; its style sheet shows and hides the panes.
-        widgets: Those of the screen.
+        widgets: Widgets of the screen.
     """
 
     def __init__(self, screen: Screen[None], widgets: ChatLayout) -> None:
@@ -143,7 +143,7 @@ class Panes:
         return not self._screen.has_class("-pane-chat") or self._chats.has_focus
 
     def select(self, pane: str) -> None:
-        """On a narrow screen: show this pane; the focus stays, unless what had it was hidden."""
+        """Show this pane on a narrow screen; the focus stays, unless the focused widget was hidden."""
         for name in PANES:
             self._screen.set_class(name == pane, f"-pane-{name}")
         self._tabs.show(pane)

@@ -17,7 +17,7 @@ from textual.widgets import Input
 
 from specchat.app.settings.controls import Control
 from specchat.app.settings.settings import Settings
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.styled import StyledWidget
@@ -71,7 +71,7 @@ class ControlList(StyledWidget, can_focus=True):
         "control-list--heading", "control-list--label", "control-list--value", "control-list--changed",
         "control-list--arrow", "control-list--about",
     }  # fmt: skip
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "control-list",
         Binding("up,k", "move(-1)", "up", show=False),
         Binding("down,j", "move(1)", "down", show=False),
@@ -203,7 +203,7 @@ def _about(entry: Entry) -> str:
 class ControlsScreen(Dialog[None]):
     """A list of controls and presets, and a field for a value or a name."""
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "controls",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("ctrl+o,f9", "dismiss", "close", show=False),

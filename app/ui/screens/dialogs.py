@@ -21,7 +21,7 @@ from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_files import NamedTexts
 from specchat.app.ui.action_table import ACTIONS
-from specchat.app.ui.keys import CHAT, named
+from specchat.app.ui.keys import CHAT, registered
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
@@ -46,7 +46,7 @@ def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
 class SubScreen(Screen[ScreenResultType]):
     """A screen over the chat, with the keys that work on all screens."""
 
-    BINDINGS = named(CHAT, *(binding for name in ALWAYS for binding in ACTIONS[name].bindings()))
+    BINDINGS = registered(CHAT, *(binding for name in ALWAYS for binding in ACTIONS[name].bindings()))
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         """Close the screen; a second key that was typed before it closed does nothing."""
@@ -54,7 +54,7 @@ class SubScreen(Screen[ScreenResultType]):
 
 
 class Dialog(SubScreen[ScreenResultType], ModalScreen[ScreenResultType]):
-    """A modal screen; its keys cover those of the screen below."""
+    """A modal screen; its keys cover the keys of the screen below."""
 
     def on_mount(self) -> None:
         """Show the keys."""
@@ -71,7 +71,7 @@ class ChoiceScreen(Dialog[int | None]):
         chosen: index of the option that is highlighted at first.
     """
 
-    BINDINGS = named("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = registered("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, options: Sequence[tuple[str, str]], sentence: str = "", chosen: int = 0) -> None:
         super().__init__(classes="dialog")
@@ -153,7 +153,7 @@ class ThemeScreen(ChoiceScreen):
 class RenameScreen(Dialog[str | None]):
     """Returns the new title of a chat, empty for its first words, or None."""
 
-    BINDINGS = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = registered("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str) -> None:
         super().__init__(classes="dialog")
@@ -177,7 +177,7 @@ class SystemScreen(Dialog[str | None]):
         saved: The saved ones; None if they are not kept.
     """
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "form",
         Binding("escape", "dismiss", "cancel", key_display="esc"),
         Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
@@ -250,7 +250,7 @@ class SystemScreen(Dialog[str | None]):
 class TemplateScreen(Dialog[dict[str, str] | None]):
     """Returns a value for each variable of a template, or None."""
 
-    BINDINGS = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = registered("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         super().__init__(classes="dialog")

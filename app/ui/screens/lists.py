@@ -20,7 +20,7 @@ from specchat.app.chat.conversation import Conversation, Turn
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.chat_list import KeyList
 
@@ -85,11 +85,11 @@ class MessagesScreen(ItemsScreen):
 
     Args:
         conversation: whose messages are listed.
-        show_reply: switches to a reply that is so many places further.
-        show_version: the same for versions of a prompt.
+        show_reply: switches to another reply, by a number of places.
+        show_version: switches to another version of a prompt.
     """
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "messages",
         Binding("escape,ctrl+e", "dismiss", "close", key_display="esc"),
         Binding("e", "give('edit')", "edit"),
@@ -167,7 +167,7 @@ class AttachmentsScreen(ItemsScreen):
         self._unsent, self._sent = unsent, sent
 
     def lines(self, width: int) -> Iterable[Content]:  # noqa: ARG002
-        """Where each is attached, and its name."""
+        """A line for each attachment: the message that has it, and its name."""
         rows = [("this prompt", one) for one in self._unsent]
         rows += [(f"message {number}", one) for number, one in self._sent]
         return [Content.assemble((f"{where:<13}", "$quiet"), label(one)) for where, one in rows]
@@ -196,7 +196,7 @@ class AttachmentScreen(Dialog[None]):
 class SearchScreen(Dialog[Hit | None]):
     """Searches all chats while the user types; returns the chosen hit, or None."""
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "search",
         Binding("escape,ctrl+k", "dismiss", "close", key_display="esc"),
         Binding("down", "move(1)", "next", show=False),

@@ -14,7 +14,7 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 
 from specchat.app.sources.pull import Pull, PullState
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
@@ -68,7 +68,7 @@ LOOKING = "looking for models …"
 class ModelsScreen(Dialog[None]):
     """A list of models, and below it details of the highlighted one."""
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "models",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("d", "draft", "draft"),

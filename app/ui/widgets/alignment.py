@@ -16,7 +16,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from specchat.app.chat.second_reading import AlignedReply, Had
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.token_lines import END, LINE_END, Piece, TokenLines, draft_text
 from specchat.app.ui.widgets.styled import StyledWidget
@@ -42,7 +42,7 @@ class AlignedTokens(ScrollView, can_focus=True):
     """Text with a cursor on one token; arrows move it, and letters jump to tokens that one drafter alone had."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = HAD_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "aligned-tokens",
         Binding("a", "only('only A', 1)", "next only A"),
         Binding("b", "only('only B', 1)", "next only B"),
@@ -172,7 +172,7 @@ class AlignmentText(StyledWidget):
     """None until the reply has been read."""
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 the base class names them
-        """As many lines as there are in this width."""
+        """Number of lines at this width."""
         return len(self.text(width).wrap(self.app.console, width))
 
     def render(self) -> Text:

@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import cut_title
 
 PIN = "▴"
@@ -32,7 +32,7 @@ AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w
 class KeyList(OptionList):
     """Textual's list with more keys."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "list",
         Binding("j", "cursor_down", "Next line", show=False),
         Binding("k", "cursor_up", "Line before", show=False),
@@ -47,7 +47,7 @@ class ChatList(KeyList):
     """The chats, newest first. ● answering, ◌ waiting, ◆ unread answer, else ▴ pinned; the open one is bold."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "chats",
         Binding("r,f2", "request('rename')", "rename", key_display="r"),
         Binding("d,delete", "request('delete')", "delete", key_display="d"),

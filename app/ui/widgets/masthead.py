@@ -62,7 +62,7 @@ class Masthead(Horizontal):
         self._show()
 
     def show_machine(self, ready: Ready | None) -> None:
-        """Where the models run; None if none is loaded."""
+        """Show the device of the models; None if no model is loaded."""
         self._ready, observed = ready, bool(ready and ready.observed)
         legend = self.query_one(Legend)
         if legend.observed != observed:

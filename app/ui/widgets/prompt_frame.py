@@ -138,8 +138,8 @@ class Chips(HintLines):
         names, refused = self._shown or ((), ())
         opens = self.styled(OPENS, "chips--about")
         chips = [self.styled(f"{SIGN} {name}", "chips--name") for name in names]
-        if chips and (together := Text("  ").join(chips)).cell_len + len(OPENS) <= width:
-            chips = [Text.assemble(together, opens)]
+        if chips and (joined := Text("  ").join(chips)).cell_len + len(OPENS) <= width:
+            chips = [Text.assemble(joined, opens)]
         elif chips:
             more = len(chips) - MOST_CHIPS
             chips = [*chips[:MOST_CHIPS], Text.assemble(f"and {more} more", opens)] if more > 0 else chips

@@ -75,7 +75,7 @@ def texts(
 
 
 def server_texts(said: Sequence[Reply | None], *, greedy: bool, same_prompt: bool) -> tuple[str, bool | None]:
-    """As `texts` where the right lane is a server: by their characters, and without a verdict where they differ.
+    """`texts` for a right lane that is a server: compares characters, without a verdict where they differ.
 
     A server's model need not be the one here, whatever its name.
     """

@@ -21,7 +21,7 @@ from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import cut
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.timeline import (
@@ -57,7 +57,7 @@ class Timeline(ScrollView, can_focus=True):
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "timeline",
         Binding("left", "pick(-1)", "previous round", show=False),
         Binding("right", "pick(1)", "next round", show=False),

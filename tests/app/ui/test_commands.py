@@ -50,7 +50,7 @@ CONTROLS = [
         ("/drafter none", "drafter", "none", "drafter none · from the next round on"),
     ],
 ]
-"""A line, the setting that it changes, its value, and what is said: those of one prompt, and then of the next."""
+"""A line, the setting that it changes, its value, and the notice: lines before one prompt, and before the next."""
 
 
 async def test_every_control_is_confirmed_and_reaches_the_next_request(stage: Stage) -> None:

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
-    """With nothing to download."""
+    """A stage with nothing to download."""
     monkeypatch.setattr(model_actions, "downloads", lambda _: {})
     return Choosing(tmp_path)
 

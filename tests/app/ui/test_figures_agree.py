@@ -37,7 +37,7 @@ def line_figures(stage: Stage) -> tuple[float | None, str] | None:
 
 
 def panel_figures(stage: Stage) -> tuple[float | None, str]:
-    """The same as the panel has them."""
+    """The measured speedup and the acceptance as the panel has them."""
     cards = (stage.app.screen.query_one(card) for card in (AcceptanceCard, Speed))
     text = "\n".join(map(text_of, cards))
     acceptance, speedup = re.search(r"(\d+ %) accepted", text), re.search(r"measured +(?:about )?([\d.]+)×", text)
@@ -46,7 +46,7 @@ def panel_figures(stage: Stage) -> tuple[float | None, str]:
 
 
 def places_of(stage: Stage) -> list[Offset]:
-    """Where the cards stand."""
+    """Offsets of the cards."""
     return [stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed, SetUpCard)]
 
 

@@ -1,4 +1,4 @@
-"""No string of a user, a file, a model or a server is read as markup or reaches the terminal, on any screen."""
+"""Strings of users, files, models and servers are not read as markup and do not reach the terminal, on any screen."""
 
 import re
 from collections.abc import Sequence

@@ -26,7 +26,7 @@ EDITED = "What should I see in Porto?"
 
 
 def path(conversation: Conversation) -> list[tuple[str, str, int, int]]:
-    """Of every turn: version of the prompt, its text, place of the reply, how many."""
+    """Version of the prompt, its text, place of the reply and number of replies, of every turn."""
     return [(f"{t.version}/{len(t.versions)}", t.prompt, t.place, len(t.replies)) for t in conversation.turns]
 
 
