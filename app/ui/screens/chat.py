@@ -92,7 +92,7 @@ class ChatScreen(ChatBase):
             self.widgets.show_empty(empty=empty)
             self.widgets.composer.offering = empty
         if self.widgets.replaying:
-            self.widgets.replay_bar.update()
+            self.widgets.replay_bar.follow()
         taken = self.inspection.take_figures()
         self.transcript.update()
         self.stepping.update()

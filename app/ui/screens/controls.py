@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import Any, ClassVar, Protocol
 
-from rich.style import Style
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.content import Content
 from textual.events import Click
 from textual.geometry import Region
 from textual.widget import Widget
@@ -20,7 +20,6 @@ from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
-from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Sampling
 
 LABEL = 14
@@ -64,13 +63,10 @@ class Controlled(Protocol):
         """Save all controls as a preset; returns whether that succeeded."""
 
 
-class ControlList(StyledWidget, can_focus=True):
+class ControlList(Widget, can_focus=True):
     """One line per control, below a heading that tells when a change takes effect."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "control-list--heading", "control-list--label", "control-list--value", "control-list--changed",
-        "control-list--arrow", "control-list--about",
-    }  # fmt: skip
+    ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = registered(
         "control-list",
         Binding("up,k", "move(-1)", "up", show=False),
@@ -96,9 +92,9 @@ class ControlList(StyledWidget, can_focus=True):
         self._at = min(self._at, len(self._entries) - 1)
         self.refresh(layout=True)
 
-    def render(self) -> Text:
+    def render(self) -> Content:
         """Every line."""
-        return Text("\n", no_wrap=True, overflow="crop").join(line for line, _ in self._lines())
+        return Content("\n").join(line for line, _ in self._lines())
 
     def action_move(self, by: int) -> None:
         """To the next entry."""
@@ -149,42 +145,29 @@ class ControlList(StyledWidget, can_focus=True):
         else:
             self._ask(entry)
 
-    def _lines(self) -> list[tuple[Text, int | None]]:
+    def _lines(self) -> list[tuple[Content, int | None]]:
         """Each line, and the place of its entry if it has one."""
-        lines: list[tuple[Text, int | None]] = []
-        heading = ""
-        for place, entry in enumerate(self._entries):
-            wanted = _heading(entry)
-            if wanted != heading:
-                if heading:
-                    lines.append((Text(""), None))
-                lines.append((Text(wanted, self.style_of("control-list--heading")), None))
-                heading = wanted
-            lines.append((self._line(entry, chosen=place == self._at), place))
-        entry = self._entries[self._at]
-        lines += [(Text(""), None), (Text(_about(entry), self.style_of("control-list--about")), None)]
-        return lines
+        lines: list[tuple[Content, int | None]] = []
+        for heading, group in groupby(enumerate(self._entries), key=lambda placed: _heading(placed[1])):
+            lines.append((Content.styled(heading, "$primary"), None))
+            lines += [(self._line(entry, chosen=place == self._at), place) for place, entry in group]
+            lines.append((Content(""), None))
+        return [*lines, (Content.styled(_about(self._entries[self._at]), "italic $quiet"), None)]
 
-    def _line(self, entry: Entry, *, chosen: bool) -> Text:
-        mark = Text("▸ " if chosen else "  ", self.style_of("control-list--arrow"))
+    def _line(self, entry: Entry, *, chosen: bool) -> Content:
         width = max(self.content_size.width, LABEL + 12)
         if not isinstance(entry, Control):
-            line = Text.assemble(
-                mark, (entry or SAVE, self.style_of("control-list--value" if entry else "control-list--label"))
-            )
+            said = Content.styled(entry or SAVE, "$foreground" if entry else "$quiet")
         else:
             changed = getattr(self._settings, entry.name) != getattr(Settings(), entry.name)
-            said = entry.text(self._settings, self._own)
-            value = Text(said, self.style_of("control-list--changed" if changed else "control-list--value"))
-            value.truncate(width - LABEL - 6, overflow="ellipsis")
+            value = Content(entry.text(self._settings, self._own)).truncate(width - LABEL - 6, ellipsis=True)
+            value = value.stylize("bold $fate-bonus" if changed else "$foreground")
             if chosen and entry.steps:
-                arrow = self.style_of("control-list--arrow")
-                value = Text.assemble(("◂ ", arrow), value, (" ▸", arrow))
-            line = Text.assemble(mark, (entry.label.ljust(LABEL), self.style_of("control-list--label")), value)
-        line.pad_right(max(width - line.cell_len, 0))
-        if chosen:
-            line.stylize(Style(bold=True))
-        return line
+                value = Content.assemble(("◂ ", "$primary"), value, (" ▸", "$primary"))
+            said = Content.assemble((entry.label.ljust(LABEL), "$quiet"), value)
+        line = Content.assemble(("▸ " if chosen else "  ", "$primary"), said)
+        line = line.pad_right(max(width - line.cell_length, 0))
+        return line.stylize("bold") if chosen else line
 
 
 def _heading(entry: Entry) -> str:
