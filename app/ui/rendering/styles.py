@@ -28,6 +28,13 @@ FATE_STYLES: dict[Fate, str] = {
 }  # fmt: skip
 """Rich style of each fate, for text outside the app."""
 
+
+def fate_style(fate: Fate) -> str:
+    """Style of a fate in the theme's variables, for content of widgets."""
+    attributes = " ".join(word for word in FATE_STYLES[fate].split() if not word.startswith("#"))
+    return f"{attributes} $fate-{fate.value}"
+
+
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}
 PENDING = "pending"
 """The style of drafted tokens that are not verified yet."""
