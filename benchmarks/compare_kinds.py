@@ -73,7 +73,7 @@ def row(given: argparse.Namespace, texts: Path, draft: Path | None) -> str:
 
 
 def mean(values: list[float]) -> float:
-    """Of one figure over the prompt sets."""
+    """Text of one figure over the prompt sets."""
     return sum(values) / len(values)
 
 

@@ -34,7 +34,7 @@ from specchat.engine.progress import ignore_progress
 _DRAFTABLE = 12_288
 """Tokens of the cycle; the head scores as many."""
 _FIRST = 1000
-"""First token of the cycle: those before it are special, or in prompts."""
+"""First token of the cycle: tokens before it are special, or in prompts."""
 _ADDED = ("attn_output.weight", "ffn_down.weight")
 """Output projections, which are 0, so that layers add nothing to the hidden states."""
 _LESS = np.float16(0.98)

@@ -27,15 +27,15 @@ CONTEXT = 8192
 _BLOCK = 256
 """Columns of a block of the types used here."""
 BYTES = {Type.Q4_K: 144, Type.Q5_K: 176, Type.Q6_K: 210}
-"""Of a block."""
+"""Bytes of a block."""
 STEPS = {Type.Q4_K: slice(4), Type.Q5_K: slice(4), Type.Q6_K: slice(208, 210)}
-"""Where a block has its scale and, of the first two, its minimum, float16: with zeros all weights are 0."""
+"""Offsets of a block's scale and, in the first two kinds, its minimum, float16: with zeros all weights are 0."""
 _STEP = np.float16(1e-4)
-"""Of a Q4_K block: weights then have a standard deviation of about 0.03."""
+"""Scale of a Q4_K block: weights then have a standard deviation of about 0.03."""
 _OUTER_STEP = np.float16(2e-5)
-"""Of a Q6_K block, for the same."""
+"""Scale of a Q6_K block, for the same deviation."""
 _KINDS = {int: GGUFValueType.UINT32, float: GGUFValueType.FLOAT32, list: GGUFValueType.ARRAY}
-"""Of metadata."""
+"""Types of metadata."""
 Tensor = tuple[str, tuple[int, ...], Type]
 """Name, sizes with the rows first, and type."""
 

@@ -96,7 +96,7 @@ def _attached(url: str, paced: Paced) -> list[float]:
 
 
 def _bare(url: str, paced: Paced) -> list[float]:
-    """The same to a socket that only looks for the ends of lines."""
+    """Sending the records to a socket that only looks for the ends of lines."""
     body = b"{}"
     came = []
     with socket.create_connection(("127.0.0.1", int(url.rsplit(":", 1)[1]))) as connection:

@@ -1,4 +1,4 @@
-"""How many replies end by themselves, by sampling settings: python -m benchmarks.measure_loops [NAME=VALUE,... ...]
+"""Share of replies that end with EOS, by sampling settings: python -m benchmarks.measure_loops [NAME=VALUE,... ...]
 
 The default model answers the everyday prompts of `assets/prompts/daily.json`. A reply runs into the limit, or repeats
 itself (`engine.sequence.repetition`). Settings are options of `Sampling`, as repetition_penalty=1.1,temperature=0.7;
@@ -76,7 +76,7 @@ def summary(prompt: Prompt, events: Sequence[Event]) -> dict[str, Any]:
 
 
 def line(replies: Sequence[dict[str, Any]]) -> str:
-    """How many ended by themselves, ran into the limit, and repeated themselves; tokens of the median."""
+    """Replies that ended with EOS, ran into the limit, and repeated themselves; tokens of the median."""
     reasons = Counter(reply["reason"] for reply in replies)
     repeating = sum(reply["repeats"] for reply in replies)
     median = sorted(reply["tokens"] for reply in replies)[len(replies) // 2]

@@ -62,7 +62,7 @@ class Turn:
     speed: float
     """Tokens per second."""
     share: float
-    """Of the rounds' time, that the server's thread was busy."""
+    """Share of the rounds' time in which the server's thread was busy."""
     median_s: float
     """Median wait for the first token."""
     longest: float
@@ -106,7 +106,7 @@ def main() -> None:
 
 
 def prompts_of(clients: int, turn: int) -> list[str]:
-    """Prompts of one turn; those of another begin otherwise, so that no cache holds them."""
+    """Prompts of one turn; the prompts of another begin otherwise, so that no cache holds them."""
     prompts = [f"{turn + 1}. {line}" for line in PROMPTS.read_text("utf-8").splitlines() if line]
     return prompts[: max(clients, LEAST_REPLIES)]
 
@@ -127,7 +127,7 @@ def serve(served: Served, prompts: Sequence[str], clients: int, tokens: int, *, 
 
 
 def ask(port: int, prompts: Sequence[str], clients: int, tokens: int, *, speculation: bool) -> list[Reply]:
-    """Send the prompts by so many clients at once; a new one is sent when a reply has ended."""
+    """Send the prompts by `count` clients at once; a new one is sent when a reply has ended."""
     waiting = deque(prompts)
     replies: list[Reply] = []
     with selectors.DefaultSelector() as selector:
@@ -176,7 +176,7 @@ def _main_thread(process: psutil.Process) -> float:
 
 
 def speed_alone(engine: Engine, prompts: Sequence[str], clients: int, tokens: int) -> float:
-    """Tokens per second of the engine on the same prompts, so many at once, without a server."""
+    """Tokens per second of the engine on the same prompts, `count` at once, without a server."""
     requests = [
         Request(f"alone-{number}", messages=(Message("user", text),), max_tokens=tokens)
         for number, text in enumerate(prompts)

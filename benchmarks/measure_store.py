@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 def fill(path: Path) -> None:
-    """Chats of words whose frequencies fall as those of a language do (Zipf)."""
+    """Chats of words with the frequencies of a language (Zipf)."""
     draw = random.Random(1)
     words = [f"w{number}" for number in range(20_000)] + ["the", "there", "then", "every", "else"]
     weights = [1 / (number + 1) for number in range(len(words) - 5)] + [0.5] * 5

@@ -9,7 +9,7 @@ from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, h
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
-from specchat.engine.errors import EngineError, check_system, unknown_drafter
+from specchat.engine.errors import EngineError, check_system
 from specchat.engine.events import (
     MOST_DRAFTED,
     Admitted,
@@ -38,6 +38,7 @@ from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.lanes.order import CLOCKS, Order
 from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
+from specchat.engine.registry import DRAFTERS, unknown_drafter
 from specchat.engine.request import (
     MAX_GAMMA,
     SAMPLING_NUMBERS,

@@ -36,7 +36,7 @@ class Adjust:
     request_id: str
     drafter: str
     gamma: int | None
-    """As `Request.gamma`."""
+    """`Request.gamma` from then on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from specchat.engine import commands
 from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
-from specchat.engine.errors import ClosingError, EngineError, check, check_system, unknown_drafter
+from specchat.engine.errors import ClosingError, EngineError, check, check_system
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
 from specchat.engine.outbox import Outbox
+from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import texts_of
@@ -295,7 +296,7 @@ class Engine:
         The text is read between the rounds of requests, one text after the other.
 
         Returns:
-            The scores, or an `EngineError` as for `borrow`.
+            The scores, or an `EngineError` if that fails or the engine ends.
 
         Raises:
             EngineError: a token is not in the vocabulary.

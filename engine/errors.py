@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -69,19 +69,3 @@ def first_line(error: BaseException) -> str:
     """First line of an error's message, for quoting inside a sentence; its type's name if it has no message."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def unknown_drafter(name: str, choices: Iterable[str]) -> str:
-    """Error message for a drafter that the loaded models do not offer."""
-    of_tables = " (it needs --draft with what specchat distill --kind bigram makes)"
-    hint = {
-        "model": " (it needs --draft)",
-        "model-tree": " (it needs --draft)",
-        "merged": " (it needs several draft models: --draft A --draft B)",
-        "hierarchical": " (it needs --draft)",
-        "head": " (make one with specchat distill)",
-        "pass": " (make its look-ahead embeddings with specchat distill --kind pass and give them as --draft)",
-        "bigram": of_tables,
-        "unigram": of_tables,
-    }.get(name, "")
-    return f"drafter {name!r} is not available{hint}: choose one of {', '.join(choices)}"

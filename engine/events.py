@@ -241,7 +241,7 @@ class CacheUse:
     block_bytes: int
     """Memory of a block in all caches."""
     blocks: int
-    """Of the cache; all that are in no text are free."""
+    """Blocks of the cache; all that are in no text are free."""
     texts: tuple[CachedText, ...]
     """The latest last."""
     at: float

@@ -34,7 +34,7 @@ def silence() -> None:
 
 
 def silence_transformers() -> None:
-    """As `silence`, for transformers too; imports transformers."""
+    """Switch off progress bars and warnings of transformers and huggingface_hub; imports transformers."""
     from transformers.utils import logging
 
     silence()

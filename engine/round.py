@@ -104,8 +104,8 @@ class Detail:
     draft_entropy: float
     """Entropy of q, in nats; 0 if nothing was drafted there."""
     probability: float | None = None
-    """Of the position's own token (the tested one, or `Round.last`) under the distribution that `target` lists; None in
-    traces older than version 3."""
+    """Probability of the position's own token (the tested one, or `Round.last`) in the distribution of `target`; None
+    in traces older than version 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +119,7 @@ class Round:
 
     A tree (`engine.decoding.tree`) has several tokens at one position, which are tested one after the other. Then
     `drafted` contains the accepted one, or the first if none was accepted, and after a rejection the first choices of
-    that branch. Other rejected tokens are in `refused`; p and q are those of the residuals when each token was tested,
+    that branch. Other rejected tokens are in `refused`; p and q are the residuals' at the time of each test,
     and β is the probability that one of the tokens at the position is accepted.
 
     A round of another server is `observed`. Then `p`, `q`, `u` and `beta` are empty, token ids are -1, pieces of
@@ -166,10 +166,10 @@ class Round:
     verify_s: float
     """Time of the target's pass and of acceptance."""
     rest_s: float
-    """Time of the round outside draft and verification, up to `at`. Making records is not part of it: it takes its time
-    of the next round's parts, as far as these have to share a core with it."""
+    """Time of the round outside draft and verification, up to `at`. Making records is not part of it: it slows the
+    next round down where both share a core."""
     rows: int
-    """B: number of requests in this round; the three times are those of the whole batch."""
+    """B: number of requests in this round; the three times are of the whole batch."""
     detail: tuple[Detail, ...] = ()
     """One per tested token, then one for `last`; empty unless requested."""
     refused: tuple[tuple[Refused, ...], ...] = ()

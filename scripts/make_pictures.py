@@ -16,7 +16,7 @@ os.environ.pop("NO_COLOR", None)
 FOLDER = Path(__file__).parent.parent / "assets" / "screenshots"
 TURNS = ("Write a Python class Stack with push, pop and peek.", "Rename the class to Pile and keep everything else.")
 EVENTS = 30
-"""Of the second reply, so that all fates are on screen."""
+"""Rounds of the second reply, so that all fates are on screen."""
 
 
 async def picture(name: str, size: tuple[int, int], view: str, theme: str = "") -> None:

@@ -13,6 +13,7 @@ import typer
 from typer._completion_shared import get_completion_script
 
 from specchat.app.cli.command_line import app
+from specchat.app.cli.options import drafters
 
 FOLDER = Path(__file__).resolve().parents[1] / "assets" / "shell"
 NAME = "specchat"
@@ -45,6 +46,9 @@ def _page() -> Iterator[str]:
     yield from (".SH SYNOPSIS", f".B {NAME}", _escaped("[OPTIONS] [COMMAND [ARGUMENTS]]"))
     yield from (".SH DESCRIPTION", _escaped(program.callback.__doc__ or ""), ".PP", _escaped(program.help or ""))
     yield from (".SH OPTIONS", *_options(program, context))
+    yield ".SH DRAFTERS"
+    for name, summary in drafters():
+        yield from _item(name, summary)
     yield ".SH COMMANDS"
     for command, inner in _commands(program, context):
         usage = " ".join([_escaped(inner.command_path), *map(_escaped, command.collect_usage_pieces(inner))])

@@ -79,12 +79,12 @@ def plain(patterns: list[str], words: dict[str, Any]) -> Make:
 
 
 def around(patterns: list[str], words: dict[str, Any], texts: list[str]) -> Make:
-    """The same with a passage."""
+    """Draws one of the patterns and fills it, with one of the texts as its passage."""
     return lambda draw: filled(draw.choice(patterns), words, draw).replace("[passage]", draw.choice(texts))
 
 
 def filled(pattern: str, words: dict[str, Any], draw: random.Random) -> str:
-    """A pattern with a word of its list in the place of each $list; lists of patterns are filled in turn."""
+    """A pattern with a word of its list instead of each $list; patterns in the lists are filled too."""
     return re.sub(r"\$(\w+)", lambda found: filled(draw.choice(words["lists"][found[1]]), words, draw), pattern)
 
 

@@ -37,7 +37,7 @@ class RecordedTerminal(Terminal):
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def read(self, seconds: float) -> bytes:
-        """As of any terminal."""
+        """Bytes that the program wrote, as `Terminal.read` returns them; they are noted."""
         written = super().read(seconds)
         if text := NOT_SHOWN.sub("", self._decoder.decode(written)):
             self.output.append((time.monotonic() - self._began, text))

@@ -1,6 +1,6 @@
 """Record the traces that the snapshot tests and the README's pictures are made from, with the real default model.
 
-Run from the repository: python -m scripts.record_traces [NAME ...]. It replaces the files in assets/traces, or those
+Run from the repository: python -m scripts.record_traces [NAME ...]. It replaces the files in assets/traces, or the ones
 that are named.
 """
 

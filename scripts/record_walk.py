@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parent.parent / "assets" / "terminal"
 ENTER, ESC, QUIT, F6 = "\r", "\x1b", "\x11", "\x1b[17~"
 MESSAGES, SEARCH, MODELS = "\x05", "\x0b", "\x1c"  # ctrl with e, k, backslash
 COLOURS = TerminalTheme((18, 18, 18), (224, 224, 224), [(0, 0, 0)] * 8)
-"""Of cells that name none; the app's name all but these."""
+"""Colours of cells that name none."""
 QUESTION = "Write a Python class Stack with push, pop and peek."
 
 

@@ -1,6 +1,6 @@
 """Runs the engine's tests with another version of torch: python -m scripts.test_torch 2.11 [FOLDER] [-- OPTIONS].
 
-OPTIONS are those of pytest. FOLDER keeps the environment for the next run; without it, a temporary one is used. Some
+OPTIONS are options of pytest. FOLDER keeps the environment for the next run; without it, a temporary one is used. Some
 gigabytes are downloaded: the versions on the package index are built for CUDA, and run on the CPU too.
 """
 

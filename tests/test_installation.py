@@ -66,7 +66,7 @@ def test_an_installation_answers_beside_another_app(wheel: Path, tmp_path: Path)
     own = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     install = [sys.executable, "-m", "pip", "--python", str(python), "install", "-q", "--no-deps", str(wheel)]
     subprocess.run(install, check=True, capture_output=True, timeout=300)
-    # The dependencies are those of the environment that runs the tests; a bare path reads no editable install.
+    # The dependencies come from the environment that runs the tests; a bare path reads no editable install.
     (own / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     (own / "app").mkdir()
     (own / "app" / "__init__.py").write_text("raise ImportError('another distribution')\n")

@@ -25,7 +25,7 @@ app = typer.Typer(
     name="specchat",
     cls=options.Group,
     help="Chat with a local language model in the terminal and watch speculative decoding happen, token by token.",
-    epilog=options.EPILOG,
+    epilog=options.DOCUMENTATION,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -102,7 +102,7 @@ def chat(
         raise typer.Exit(open_chat(given, both, attach))
 
 
-@app.command(cls=options.Command, epilog=options.EPILOG)
+@app.command(cls=options.Command, epilog=options.DOCUMENTATION)
 @options.collect(given=options.SETTINGS, parts=options.QUESTION)
 def ask(
     given: options.Given,
@@ -136,8 +136,6 @@ def replay(file: Annotated[Path, typer.Argument(metavar="FILE", help="A trace th
     raise typer.Exit(open_replay(file))
 
 
-for command in (serve, web, bench, compare, verify, evaluate):
-    app.command(cls=options.Command, epilog=options.EPILOG)(command)
-for command in (distill, theory, screenshot, export):
+for command in (serve, web, bench, compare, verify, evaluate, distill, theory, screenshot, export):
     app.command(cls=options.Command, epilog=options.DOCUMENTATION)(command)
 app.command("import")(import_chats)

@@ -37,7 +37,7 @@ class DraftComparison:
     """
 
     def __init__(self, drafts: Sequence[str], reports: Sequence[BenchReport]) -> None:
-        self._title = escape_controls(f"{reports[0].setting.target}, {reports[0].setting.device_name}")
+        self._title = escape_controls("{target}, {device_name}".format_map(reports[0].setting))
         self._curves: list[tuple[str, dict[int, float]]] = []
         """Name, and batch to speedup in the same run, up to the first batch at which the draft does not pay."""
         for draft, report in zip(drafts, reports, strict=True):

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from specchat import engine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import without_password
@@ -20,14 +21,11 @@ from specchat.app.settings.settings import AUTO, DRAFTERS
 
 MODEL, SAMPLING, DRAFTING, MACHINE = PANELS = ("Model", "Sampling", "Drafting", "Machine")
 """Sections of `--help`."""
-CORE_DRAFTERS = (AUTO, "none", "suffix", "model", "model-tree", "head", "combined")
-RESEARCH_DRAFTERS = ", ".join(name for name in DRAFTERS if name not in CORE_DRAFTERS)
+CORE_DRAFTERS = [name for name in DRAFTERS if name == AUTO or not engine.DRAFTERS[name].research]
 DOCUMENTATION = (
     "Documentation: the docs folder of the source repository (keys, command line, models, server, benchmarks, theory, "
     "kernels, GPU)."
 )
-EPILOG = f"Research drafters, also values of --drafter: {RESEARCH_DRAFTERS}.\n\n{DOCUMENTATION}"
-"""The end of the help of commands that draft."""
 Given = Mapping[str, Any]
 """Options that were given, by name; the others are missing, so that variables and the settings file count."""
 
@@ -235,6 +233,12 @@ def _converted(name: str, value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+def drafters() -> list[tuple[str, str]]:
+    """Values of --drafter and what they draft."""
+    auto = "the best one that the loaded models allow"
+    return [(AUTO, auto), *((name, engine.DRAFTERS[name].summary) for name in DRAFTERS if name != AUTO)]
+
+
 def command_line() -> str:
     """The command line of this process, for reports."""
     return shlex.join(["specchat", *sys.argv[1:]])
@@ -276,12 +280,14 @@ def check_lanes(attach: str | None, right: str | None, order: str | None) -> Non
 
 
 def _write_sections(command: Any, context: Any, formatter: Any) -> None:
-    """Write arguments and options in sections by `rich_help_panel`, as plain text."""
+    """Write arguments, options by `rich_help_panel`, and what the values of --drafter mean, as plain text."""
     sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *PANELS)}
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):
             title = "Arguments" if parameter.param_type_name == "argument" else "Options"
             sections[parameter.rich_help_panel or title].append(record)
+            if parameter.opts == ["--drafter"]:
+                sections["Drafters"] = drafters()
     for title, records in sections.items():
         if records:
             with formatter.section(title):

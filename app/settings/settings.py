@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from specchat import engine
 from specchat.app.errors import SettingsError
 from specchat.app.paths import heads_folder
 from specchat.engine import (
@@ -24,10 +25,9 @@ from specchat.engine import (
     Sampling,
 )
 
-DRAFTERS = (
-    "auto", "none", "suffix", "ngram", "copy", "random", "bigram", "unigram", "head", "combined", "model", "model-tree",
-    "merged", "hierarchical", "pass",
-)  # fmt: skip
+AUTO = "auto"
+DRAFTERS = (AUTO, *reversed(engine.DRAFTERS))
+"""Values of the setting `drafter`."""
 FOLD, SHOW, HIDE = REJECTED = ("fold", "show", "hide")
 """How finished replies show rejected and discarded tokens; all but `HIDE` show them while streaming."""
 CHAT, WATCH = VIEWS = ("chat", "watch")
@@ -36,7 +36,6 @@ DEMONSTRATION = "smollm2-135m"
 """The default target: small enough for any machine."""
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL
 PREFIX = "SPECCHAT_"
-AUTO = "auto"
 THINKING: dict[str, bool | str | None] = {
     AUTO: None, "on": True, "off": False, **{word: word for word in THINKING_WORDS},
 }  # fmt: skip

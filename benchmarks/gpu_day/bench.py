@@ -41,11 +41,13 @@ def main() -> None:
     given: dict[str, Any] = json.loads(sys.argv[1])
     given = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     models = Path(given.pop("models", models_folder()))
-    print(run(BenchOptions(models, "gpu_day", **given), lambda line: print(line, file=sys.stderr)).json())
+    print(
+        run(BenchOptions(models=models, command="gpu_day", **given), lambda line: print(line, file=sys.stderr)).json()
+    )
 
 
 def capture_little() -> None:
-    """In this process, capture what one chat needs at a start, and else only what was needed: all that an engine plans
+    """Capture in this process what one chat needs at a start, and else only what was needed: all that an engine plans
     takes minutes."""
     plan_any = Graphs.plan
 

@@ -21,6 +21,7 @@ from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import pick_device
 from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear, check_kernel, choose_products
 from specchat.engine.models.packed.quantize import quantize
 
@@ -65,7 +66,9 @@ def _compare(kind: str, ratio: int) -> Row:
     fast, usual = (TransformersBackend(fast_network, most, context, 17) for _ in range(2))
     usual.captured, usual.in_place = None, False
     if not ON_GPU:
-        fast.captured = CapturedPasses(fast.cache, fast._step, GraphPool(device, capture=False))
+        fast.captured = CapturedPasses(
+            fast.cache, fast._step, Graphs(device, fast.cache.slots, GraphPool(device, capture=False))
+        )
     for columns, row_counts in PLACES:
         for backend in (exact, fast, usual):
             for slot in range(max(row_counts)):

@@ -34,7 +34,7 @@ GAMMAS: dict[int, tuple[int | None, ...]] = (
 """Draft lengths by number of rows, the most important first, since the section may be stopped; None for auto."""
 _TOKENS = 64 if ON_GPU else 16
 _COLUMNS = 8000 if ON_GPU else 300
-"""Of a long text."""
+"""Tokens of a long text."""
 _KERNELS = 10
 
 
@@ -86,7 +86,7 @@ def _peers(suite: Suite) -> Iterator[Row]:
 
 
 def _long(engine: Engine, count: int) -> Row:
-    """Speeds of reading and continuing so many long texts."""
+    """Speeds of reading and continuing `count` long texts."""
     requests = _requests(count, _COLUMNS)
     read, _ = (run_requests(engine.submit, requests, count) for _ in range(2))  # the second time captured
     seconds = sum(event.seconds for events in read for event in events if isinstance(event, Prefilled))
@@ -100,7 +100,7 @@ def _long(engine: Engine, count: int) -> Row:
 
 
 def _kernels(engine: Engine, count: int) -> Iterator[Row]:
-    """The kernels, or the operators on a CPU, that take most of the time of so many short replies."""
+    """The kernels, or the operators on a CPU, that take most of the time of several short replies."""
     requests = _requests(count, 64)
     run_requests(engine.submit, requests, count)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if ON_GPU else [])]
@@ -121,7 +121,7 @@ def _kernels(engine: Engine, count: int) -> Iterator[Row]:
 
 
 def _requests(count: int, columns: int) -> list[Request]:
-    """Requests with different prompts of so many tokens."""
+    """Requests with different prompts of one length."""
     known = SHAPES[PAIR.split("/")[0]]["vocab_size"]
     prompts = [tuple((row + 7 * place) % known for place in range(columns)) for row in range(count)]
     return [

@@ -1,4 +1,4 @@
-"""The tests marked `gpu`; without a GPU, those of the same rounds on the pretended device."""
+"""The tests marked `gpu`; without a GPU, the tests of the same rounds on the pretended device."""
 
 from __future__ import annotations
 

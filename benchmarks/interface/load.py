@@ -69,7 +69,7 @@ def processor(seconds: float) -> Iterator[Row]:
 
 
 def markdown(pairs: int, seconds: float) -> Iterator[Row]:
-    """Markdown that grows, against the same reply token by token, in turns."""
+    """Markdown that grows, against the same reply token by token, alternating."""
     taken = [(_share(one_chat_as_markdown, seconds)[0], _share(one_chat, seconds)[0]) for _ in range(pairs)]
     ratios = [live / tokens for live, tokens in taken]
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}, {pairs} pairs"
@@ -77,7 +77,7 @@ def markdown(pairs: int, seconds: float) -> Iterator[Row]:
 
 
 def _share(begin: Callable[[Terminal], None], seconds: float) -> tuple[float, float]:
-    """Of a core at the full frame rate, in one scene; and the frames that were drawn a second."""
+    """Share of a core at the full frame rate, in one scene; and the frames that were drawn a second."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         with paced_app(home) as terminal:
@@ -88,7 +88,7 @@ def _share(begin: Callable[[Terminal], None], seconds: float) -> tuple[float, fl
 
 
 def keys(count: int) -> Iterator[Row]:
-    """From writing a key to the terminal to reading its letter from it."""
+    """Seconds from writing a key to the terminal to reading its letter from it."""
     with tempfile.TemporaryDirectory() as folder, paced_app(Path(folder)) as terminal:
         four_chats(terminal)
         waits = [_echo_s(terminal, LETTERS[number % len(LETTERS)], number) * 1e3 for number in range(count)]

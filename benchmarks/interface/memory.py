@@ -25,7 +25,7 @@ QUIET_S = 0.3
 
 
 def memory(pages: int) -> Iterator[Row]:
-    """The same app with the chat opened and scrolled through, and without it."""
+    """Memory of the app with the chat opened and scrolled through, and without it."""
     with tempfile.TemporaryDirectory() as folder:
         write_chat(Path(folder) / "data" / "specchat.db")
         with paced_app(Path(folder)) as terminal:
@@ -76,7 +76,7 @@ def resident(terminal: Terminal) -> float:
 
 
 def page_s(terminal: Terminal) -> float:
-    """From the key to the end of what it makes the app write."""
+    """Seconds from the key to the end of what it makes the app write."""
     absorb(terminal, 0.05)
     start = last = time.perf_counter()
     terminal.type(PAGE_UP)

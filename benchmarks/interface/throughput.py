@@ -19,7 +19,7 @@ SETUPS: dict[str, tuple[str, ...]] = {"none": ("--drafter", "none"), "the defaul
 
 
 def throughput(pairs: int) -> Iterator[Row]:
-    """With and without in turns, so that both have the same of whatever else the machine does."""
+    """Measure with and without, alternating, so that other work of the machine affects both."""
     for name, setup in SETUPS.items():
         options = (*setup, "--max-tokens", str(TOKENS))
         rates = [(with_interface(options), headless(options)) for _ in range(pairs)]

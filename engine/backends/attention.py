@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,34 +21,31 @@ from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.tree_mask import TreeMask, TreePart
 
 NAME = "slot_cache"
-T = TypeVar("T")
-_places: ContextVar[Sequence[int]] = ContextVar("places", default=())
-_causal: ContextVar[bool] = ContextVar("causal", default=False)
-_observed: ContextVar[dict[int, int] | None] = ContextVar("observed", default=None)
 
 
-def observed() -> AbstractContextManager[dict[int, int]]:
-    """Query heads per key head, H / G, of each layer that attends in here."""
-    return _set(_observed, {})
+class PassLayout(NamedTuple):
+    """Facts about a pass that `slot_attention` cannot see in its arguments."""
+
+    places: Sequence[int] = ()
+    """Places of the rows among the slots whose keys and values are given, if these are more than the rows."""
+    causal: bool = False
+    """Whether query i of T is known to attend to columns 0 to S - T + i, so that no mask is read."""
+    folded: dict[int, int] | None = None
+    """Filled with the number of query heads per key head, H / G, of each layer that attends."""
 
 
-def scattered(places: Sequence[int]) -> AbstractContextManager[Sequence[int]]:
-    """Passes in here get keys and values of more slots than they have rows, which are at these places."""
-    return _set(_places, places)
-
-
-def causal(*, known: bool) -> AbstractContextManager[bool]:
-    """Passes in here are `known` to be causal: query i of T attends to columns 0 to S - T + i, so no mask is read."""
-    return _set(_causal, known)
+_USUAL = PassLayout()
+_layout: ContextVar[PassLayout] = ContextVar("layout", default=_USUAL)
 
 
 @contextmanager
-def _set(variable: ContextVar[Any], value: T) -> Iterator[T]:
-    token = variable.set(value)
+def laid_out(layout: PassLayout) -> Iterator[None]:
+    """Let attention know the layout of the passes in this context."""
+    token = _layout.set(layout)
     try:
-        yield value
+        yield
     finally:
-        variable.reset(token)
+        _layout.reset(token)
 
 
 def slot_attention(
@@ -67,7 +64,7 @@ def slot_attention(
     Args:
         module: the layer.
         query: [B, H, T, D].
-        key: [B, G, S, D] with H a multiple of G; of more slots where rows are `scattered`; the whole cache
+        key: [B, G, S, D] with H a multiple of G; of more slots with `PassLayout.places`; the whole cache
             [slots, G, columns, D] with `cache_rows`.
         value: [B, G, S, Dv], Dv the head size of values.
         attention_mask: bool [B, 1, H/G·T, S], True where a query may attend; None for one query that attends to all;
@@ -88,22 +85,22 @@ def slot_attention(
         scale = query.shape[-1] ** -0.5 if scaling is None else scaling
         return attend(query, key, value, attention_mask, *cache_rows, scale, sliding_window or 0), None
     # Compiled layers are static ones, whose rows lie together; the compiler knows no context variables.
-    places = () if torch.compiler.is_compiling() else _places.get()
-    if not torch.compiler.is_compiling() and (found := _observed.get()) is not None:
-        found[getattr(module, "layer_idx", 0)] = query.shape[1] // key.shape[1]
+    layout = _USUAL if torch.compiler.is_compiling() else _layout.get()
+    if layout.folded is not None:
+        layout.folded[getattr(module, "layer_idx", 0)] = query.shape[1] // key.shape[1]
     key, value = _plain(key), _plain(value)
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
-    if not torch.compiler.is_compiling() and _causal.get() and _has_flash_attention(query, key, value):
+    if layout.causal and _has_flash_attention(query, key, value):
         attention_mask, folded = causal_lower_right(length, key.shape[2]), query
         attend_to = partial(attend_to, enable_gqa=True)
     else:
         folded = query.reshape(batch, groups, heads // groups * length, size)
-    if places:  # a call for each row costs less than a copy of what it reads
+    if layout.places:  # a call for each row costs less than a copy of what it reads
         shared = attention_mask is None or isinstance(attention_mask, CausalBias)
         masks = [attention_mask] * batch if shared else attention_mask.split(1)  # type: ignore[union-attr]
-        rows = zip(folded.split(1), places, masks, strict=True)  # type: ignore[no-untyped-call]
+        rows = zip(folded.split(1), layout.places, masks, strict=True)  # type: ignore[no-untyped-call]
         out = torch.cat([attend_to(row, key[at : at + 1], value[at : at + 1], mask) for row, at, mask in rows])
     else:
         out = attend_to(folded, key, value, attention_mask)
@@ -111,12 +108,12 @@ def slot_attention(
 
 
 def _has_flash_attention(query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Whether the device has a flash attention kernel for these, which reads no mask."""
+    """Whether the device has a flash attention kernel for these tensors, which reads no mask."""
     return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True))
 
 
 def _plain(handed_out: Tensor) -> Tensor:
-    """Keys or values that have come here; the same, plain."""
+    """The plain tensor of keys or values that have come here."""
     if not isinstance(handed_out, HandedOut):
         return handed_out
     handed_out.attended = True
@@ -177,7 +174,7 @@ class AttentionMasks:
         return {full: shaped(None, full), **sliding, **dict.fromkeys(("linear_attention", "conv"))}
 
     def are_causal(self, length: int) -> bool:
-        """Whether chains attend to everything before them among so many columns."""
+        """Whether chains attend to everything before them among the first `length` columns."""
         return self._window is None or length <= self._window
 
     def rows(self, written: Tensor, view: CacheView | StaticView) -> dict[str, CacheRows]:

@@ -12,19 +12,15 @@ import statistics
 import timeit
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import cycle
 
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.captured_passes import Scores, Step
-from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.cache.static_view import StaticView
+from specchat.engine.backends.captured_passes import CapturedPasses, Scores
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graph_pool import FIRST
-from specchat.engine.device.graphs import Graphs, Inputs, Signature
 
 WIDTH = 8
 """Tokens per pass. Longer drafts take several passes, shorter ones are padded."""
@@ -46,15 +42,15 @@ def pieces(start: int, length: int, columns: int) -> Iterator[tuple[int, int]]:
         begin = end
 
 
-@dataclass(frozen=True, slots=True)
 class BatchInvariantPasses:
-    """Passes of one shape [1, `WIDTH`]; rows run one after the other."""
+    """Passes of one shape [1, `WIDTH`]; rows run one after the other.
 
-    cache: KVCache
-    step: Step
-    """Runs the model."""
-    graphs: Graphs
-    """Captures the passes on a GPU."""
+    Args:
+        passes: passes of fixed shapes over chains.
+    """
+
+    def __init__(self, passes: CapturedPasses) -> None:
+        self._passes, self._columns = passes, passes.cache.columns
 
     def forward(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
@@ -63,40 +59,24 @@ class BatchInvariantPasses:
         assert tree_mask is None
         rows = []
         for row, slot, start in zip(tokens, slots, starts, strict=True):
-            cuts = pieces(start, len(row), self.cache.columns)
+            cuts = pieces(start, len(row), self._columns)
             rows.append(_joined([self._pass(row[i:j], slot, start + i) for i, j in cuts], dim=1))
         return _joined(rows, dim=0)
 
     def plan(self) -> None:
         """Plan to capture the passes of every extent, the largest first."""
-        for columns in sorted({extent(i, self.cache.columns) for i in range(self.cache.columns)}, reverse=True):
-            self.graphs.plan(FIRST, columns, partial(self._run, columns=columns), self._signature)
+        for columns in sorted({extent(i, self._columns) for i in range(self._columns)}, reverse=True):
+            self._passes.graphs.plan(FIRST, *self._passes.bucket(1, WIDTH, columns))
 
     def _pass(self, tokens: Tensor, slot: int, start: int) -> Scores:
         """Scores [1, n, …] of n ≤ `WIDTH` tokens of one extent."""
-        columns, count = extent(start, self.cache.columns), len(tokens)
-        padded = torch.nn.functional.pad(tokens, (0, WIDTH - count))[None]
-        logits, *tapped = self.graphs.call(
-            columns,
-            partial(self._run, columns=columns),
-            self._signature,
-            {"slot": [slot], "start": [start]},
-            {"tokens": padded},
-        )
+        bucket = self._passes.bucket(1, WIDTH, extent(start, self._columns))
+        padded = torch.nn.functional.pad(tokens, (0, WIDTH - len(tokens)))[None]
+        numbers = {"index": [0], "start": [start], "slots": [slot]}
+        results = self._passes.graphs.call(*bucket, numbers, {"tokens": padded})
         # Copies: the next pass may overwrite these scores.
-        return logits[:, :count].clone(), tapped[0][:, :count].clone() if tapped else None
-
-    def _run(self, inputs: Inputs, columns: int) -> Sequence[Tensor]:
-        positions = inputs["start"][:, None] + torch.arange(WIDTH, device=inputs["start"].device)
-        view = StaticView(self.cache, inputs["slot"], columns, positions)
-        logits, tapped = self.step(inputs["tokens"], positions, view, None)
-        return [logits] if tapped is None else [logits, tapped]
-
-    def _signature(self) -> Signature:
-        initial = {"start": [self.cache.columns - WIDTH]}  # beyond the context
-        return Signature(
-            dict.fromkeys(("slot", "start"), (1,)), tensors={"tokens": ((1, WIDTH), torch.long)}, initial=initial
-        )
+        logits, *tapped = (part[:, : len(tokens)].clone() for part in results)
+        return logits, tapped[0] if tapped else None
 
 
 def _joined(parts: Sequence[Scores], dim: int) -> Scores:

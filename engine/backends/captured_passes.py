@@ -27,7 +27,7 @@ from specchat.engine.config import keep_compiled_code
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask, TreePart
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import FIRST, LATER, GraphPool
+from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature
 from specchat.engine.device.padding import CAPTURED, captured_width
 from specchat.engine.errors import first_line
@@ -142,18 +142,15 @@ class CapturedPasses:
     Args:
         cache: the KV cache; its last column is written by padding rows.
         step: runs the model.
-        pool: captures the graphs.
+        graphs: captures the passes.
         compiled: whether layers run compiled (`engine.backends.captured_passes`).
         trees: whether passes may be over trees; then all are, chains being trees without branches.
     """
 
     def __init__(
-        self, cache: KVCache, step: Step, pool: GraphPool, *, compiled: bool = False, trees: bool = True
+        self, cache: KVCache, step: Step, graphs: Graphs, *, compiled: bool = False, trees: bool = True
     ) -> None:
-        self.cache = cache
-        self.step = step
-        self.pool = pool
-        self.graphs = Graphs(pool.device, cache.slots, pool)
+        self.cache, self.step, self.graphs = cache, step, graphs
         self.not_compiled: str | None = None
         """Why layers do not run compiled although requested; None if they do."""
         self._trees = trees
@@ -167,7 +164,7 @@ class CapturedPasses:
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], tree_mask: TreeMask | None = None
     ) -> Scores:
         """Scores of tokens [B, T] in these slots from these positions on."""
-        length, device = tokens.shape[1], self.pool.device
+        length, device = tokens.shape[1], self.graphs.device
         width, rows = captured_width(length), self.graphs.count(len(slots))
         # A pass with a row for every slot reads the cache in place, so each sequence gets the row of its slot.
         every = range(self.cache.slots)
@@ -182,8 +179,7 @@ class CapturedPasses:
             mask = tree_mask or TreeMask.of((chain(width - 1),) * len(slots), width, device)
             tensors |= {"depths": mask.depths, "inside": mask.inside}
         numbers = {"index": index, "start": start, "slots": row_slots}
-        key, function, signature = self._bucket(rows, width, columns)
-        results = self.graphs.call(key, function, signature, numbers, tensors)
+        results = self.graphs.call(*self.bucket(rows, width, columns), numbers, tensors)
         in_order = list(seats) == list(range(len(slots)))
         mine: slice | Tensor = slice(len(slots)) if in_order else to_device(list(seats), device)
         logits, *tapped = (part[mine, :length] for part in results)
@@ -228,15 +224,15 @@ class CapturedPasses:
         largest = (self.graphs.counts[-1], self.column_counts[-1], widths[0])
         for rows, columns, width in [largest, *likeliest][:_MOST]:
             first = (rows, columns, width) == largest or (rows, columns) == (1, self.column_counts[0])
-            self.graphs.plan(FIRST if first else LATER + rows, *self._bucket(rows, width, columns))
+            self.graphs.plan(FIRST if first else LATER + rows, *self.bucket(rows, width, columns))
 
     def _branches(self, width: int) -> bool:
         return self._trees and width > 1
 
-    def _bucket(
+    def bucket(
         self, rows: int, width: int, columns: int
     ) -> tuple[tuple[int, int, int], Callable[[Inputs], Sequence[Tensor]], Callable[[], Signature]]:
-        """Key, function and signature of one bucket."""
+        """Key, function and signature of passes over `rows` rows of `width` tokens that attend to `columns` columns."""
 
         def run(inputs: Inputs) -> Sequence[Tensor]:
             index = inputs["index"]
@@ -256,7 +252,7 @@ class CapturedPasses:
             tensors: dict[str, tuple[tuple[int, ...], torch.dtype]] = {"tokens": ((rows, width), torch.long)}
             initial: dict[str, object] = {"index": [-1] * rows, "slots": range(rows)}
             if self._branches(width):
-                blank = TreeMask.of([chain(width - 1)] * rows, width, self.pool.device)
+                blank = TreeMask.of([chain(width - 1)] * rows, width, self.graphs.device)
                 tensors |= {"depths": ((rows, width), torch.long), "inside": ((rows, width, width), torch.bool)}
                 initial |= {"depths": blank.depths, "inside": blank.inside}
             most = self.graphs.counts[-1] * CAPTURED[-1] // (rows * width) + 1

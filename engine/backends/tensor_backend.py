@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorVerdict
+from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.proposal import Proposal, Support
 from specchat.engine.decoding.tree_mask import TreeMask
@@ -28,6 +29,8 @@ class TensorBackend(Backend):
         penalties: bias and penalties of its rows.
         pool: captures graphs, on a GPU.
     """
+
+    cache: KVCache
 
     def __init__(self, slots: int, penalties: Penalties, pool: GraphPool | None) -> None:
         self.graph_pool, self.penalties = pool, penalties

@@ -62,8 +62,6 @@ class TransformersBackend(TensorBackend):
             other rotary factors.
     """
 
-    cache: KVCache
-
     def __init__(
         self,
         model: Any,
@@ -109,13 +107,12 @@ class TransformersBackend(TensorBackend):
         shapes = [probe.shapes.get(layer, (0, 0, 0, 0)) for layer in range(max(probe.shapes, default=-1) + 1)]
         self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, states=self.states, pool=pool)
         graphs = GraphPool(self.device, capture=True) if captures else None
-        self.captured: CapturedPasses | None = None
-        """Passes of fixed shape, on a GPU."""
-        if graphs is not None:
-            compiled = not exact and compile_layers(model)
-            self.captured = CapturedPasses(self.cache, self._step, graphs, compiled=compiled, trees=not exact)
-        own = Graphs(self.device, 1, graphs)
-        self._invariant = BatchInvariantPasses(self.cache, self._step, own) if exact else None
+        compiled = graphs is not None and not exact and compile_layers(model)
+        passes = CapturedPasses(
+            self.cache, self._step, Graphs(self.device, slots, graphs), compiled=compiled, trees=not exact
+        )
+        self.captured = passes if captures else None
+        self._invariant = BatchInvariantPasses(passes) if exact else None
         super().__init__(slots, Penalties(slots, context, self.device), graphs)
 
     @property
@@ -123,7 +120,7 @@ class TransformersBackend(TensorBackend):
         """Why passes on a GPU are slower than they could be, one clause each."""
         passes = self.captured
         reasons = {
-            "its passes cannot all be captured as CUDA graphs": passes and passes.pool.not_captured,
+            "its passes cannot all be captured as CUDA graphs": self.graph_pool and self.graph_pool.not_captured,
             "its attention kernel cannot be used": self._not_in_place,
             "its kernel for products of one token cannot be used": self._no_token_kernel,
             "its layers cannot be compiled": passes and passes.not_compiled,
@@ -264,7 +261,7 @@ class TransformersBackend(TensorBackend):
         view = CacheView(self.cache, slots, starts, columns, gathers=self._gathers)
         # Rows that begin at one column and are chains: their masks are the same.
         alike = tree_mask is None and len(set(starts)) == 1 and self._masks.are_causal(view.length)
-        with attention.scattered(view.places), attention.causal(known=alike):
+        with attention.laid_out(attention.PassLayout(view.places, alike)):
             return self._call(model, inputs, columns, view, tree_mask)
 
     def _step(
@@ -331,8 +328,9 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
         EngineError: the model cannot run with a cache, or has states that cannot be taken back.
     """
     probe, token = CacheProbe(), torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    heads: dict[int, int] = {}
     try:
-        with attention.observed() as heads:
+        with attention.laid_out(attention.PassLayout(folded=heads)):
             model.base_model(
                 input_ids=token,
                 position_ids=torch.zeros_like(token),

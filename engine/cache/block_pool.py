@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK, Node, PrefixTree
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.errors import EngineError
 
 _MOST_BLOCKS = 1 << 16
@@ -23,24 +24,7 @@ _MOST_BLOCKS = 1 << 16
 _EVICTED = 16
 """Blocks are evicted in parts of a pool of this number, since leaves are searched for."""
 _STATES = 64
-"""States of recurrent layers that are kept for later prompts."""
-
-
-class States(Protocol):
-    """States of layers other than attention (recurrent layers), per slot."""
-
-    @property
-    def bytes(self) -> int:
-        """Memory of one slot."""
-
-    def take(self, slot: int, length: int) -> dict[int, Any]:
-        """States of a slot's text up to `length`, by length."""
-
-    def give(self, slot: int, states: dict[int, Any]) -> None:
-        """Let a slot know these states and nothing else."""
-
-    def reusable(self, slot: int, length: int) -> int:
-        """Longest length up to `length` from which a slot's text can continue."""
+"""Largest number of states of recurrent layers that are kept for later prompts."""
 
 
 class BlockPool:
@@ -59,15 +43,15 @@ class BlockPool:
         self.tables = np.arange(self.blocks, dtype=np.int32).reshape(slots, self.width)
         """Blocks of every slot [slots, width]; 0 for none. Block 0 never holds a text."""
         self.stores: list[BlockStore] = []
-        self.states: States | None = None
+        self.states: StateStore | None = None
         """Of the target's recurrent layers."""
-        self.all_states: list[States] = []
+        self.all_states: list[StateStore] = []
         """Of the recurrent layers of all models; those of draft models may know less of a text."""
         self._users = [1] * self.blocks
         self._free: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(slots)]
         self._tree = PrefixTree()
-        self._with_states: deque[tuple[Node, tuple[States, int]]] = deque()
+        self._with_states: deque[tuple[Node, tuple[StateStore, int]]] = deque()
 
     def manage(self, memory: int) -> None:
         """From now on slots have the blocks that their texts need; all blocks together take so many bytes.
@@ -268,7 +252,7 @@ class BlockPool:
             self._free.append(block)
 
 
-def _known(found: Sequence[tuple[Node, int]], states: States) -> dict[int, Any]:
+def _known(found: Sequence[tuple[Node, int]], states: StateStore) -> dict[int, Any]:
     """Stored states along a text, by length."""
     return {n: state for node, _ in found for (owner, n), state in node.states.items() if owner is states}
 

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from math import prod
 from mmap import MAP_ANONYMOUS, MAP_SHARED, mmap
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, BlockStore, States, as_array
+from specchat.engine.cache.block_pool import BlockPool, BlockStore, as_array
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.device.device import require_memory, to_device
 from specchat.engine.errors import EngineError
 
@@ -70,7 +70,7 @@ class LayerCache(BlockStore):
         device: torch.device,
         dtype: torch.dtype,
         *,
-        states: States | None = None,
+        states: StateStore | None = None,
         pool: BlockPool | None = None,
     ) -> None:
         self.slots, self.columns, self.states = slots, columns, states
@@ -174,15 +174,6 @@ class KVCache(LayerCache):
         for rows in self._rows:
             rows[:, slot] = 0
 
-    def place(self, slot: int, start: int, count: int) -> Any:
-        """Index of columns of a slot in the keys or values of a layer."""
-        return slot, slice(None), slice(start, start + count)
-
-    @property
-    def stored(self) -> Sequence[Tensor]:
-        """All that is known of columns, in tensors that `place` is an index of."""
-        return [*self.keys, *self.values]
-
     def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B, G, length, D] of a layer in the first columns of slots [B]."""
         return self.keys[layer][slots, :, :length], self.values[layer][slots, :, :length]
@@ -204,7 +195,7 @@ class KVCache(LayerCache):
             rows[:, slot, :, to] = rows[:, slot, :, source]
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """Copy the columns `sources` of a slot to `target` and the columns after it; on the CPU."""
+        """Copy the columns `sources` of a slot to `target` and the columns after it."""
         end = target + len(sources)
         for rows in map(as_array, self._rows):
             rows[:, slot, :, target:end] = rows[:, slot][:, :, list(sources)]

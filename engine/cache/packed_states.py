@@ -9,7 +9,7 @@ the ends of prompts and replies stay as snapshots, from which another prompt wit
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import lazy_zeros
-from specchat.engine.cache.recurrent_states import SNAPSHOTS
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.device.device import require_memory
 from specchat.engine.request import MAX_GAMMA
 
@@ -40,17 +40,7 @@ class _Snapshot:
     """[layers, n, update], of the inputs of convolutions before `base`, and of the tokens after it."""
 
 
-@dataclass(slots=True)
-class _Slot:
-    end: int = 0
-    """Longest length that is known."""
-    snapshots: dict[int, _Snapshot] = field(default_factory=dict)
-    """By length."""
-    reading: int | None = None
-    """End of the latest chunk of a prompt that is being read."""
-
-
-class PackedStates:
+class PackedStates(StateStore):
     """Rings and states of all slots and recurrent layers.
 
     Args:
@@ -64,9 +54,9 @@ class PackedStates:
     """
 
     def __init__(self, layers: int, slots: int, taps: int, sizes: tuple[int, int]) -> None:
+        super().__init__(slots)
         update, state = sizes
         self.bytes = 4 * layers * (_RING * update + state)
-        """Memory of one slot, without snapshots."""
         require_memory(_CPU, slots * self.bytes, f"the recurrent states of {slots} replies")
         self.rings = lazy_zeros((layers, slots, _RING, update), _CPU, torch.float32)
         """The update of the token at position p is row p % ring."""
@@ -77,29 +67,29 @@ class PackedStates:
         self.commits = np.zeros(slots, np.int32)
         """The same after the running pass."""
         self._before = taps - 1
-        self._slots = [_Slot() for _ in range(slots)]
+        self._ends = [0] * slots
+        """Longest length of each slot that is known."""
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, NDArray[np.int32], NDArray[np.int32]]:
         """Arguments for `engine.kernels.decoder.Decoder.attach_states`."""
         return self.rings, self.stored, self.lengths, self.commits
 
-    def reusable(self, slot: int, length: int) -> int:
-        """Longest length up to `length` whose state is known."""
-        known = self._slots[slot]
-        recent = (min(known.end, length),) if self.lengths[slot] <= length else ()
-        return max((*recent, *(n for n in known.snapshots if n <= length)), default=0)
+    def at(self, slot: int, length: int) -> _Snapshot | None:
+        """The state after `length` tokens; None if it is not known."""
+        base = int(self.lengths[slot])
+        if not base <= length <= self._ends[slot]:
+            return self._snapshots[slot].get(length)
+        base = base if self.stored.numel() else length
+        return _Snapshot(base, self.stored[:, slot].clone(), self.rings[:, slot, self._rows(base, length)])
 
-    def take(self, slot: int, length: int) -> dict[int, _Snapshot]:
-        """Snapshots of a slot up to `length`, and the state there if it is known."""
-        kept = {n: each for n, each in self._slots[slot].snapshots.items() if n <= length}
-        known = self.reusable(slot, length)
-        return kept | ({known: self._at(slot, known)} if known else {})
+    def _latest(self, slot: int, length: int) -> int:
+        return min(self._ends[slot], length) if self.lengths[slot] <= length else 0
 
     def give(self, slot: int, states: Mapping[int, _Snapshot]) -> None:
-        """Let a slot know these snapshots and nothing else."""
-        self._slots[slot] = _Slot(snapshots=dict(sorted(states.items())[-SNAPSHOTS:]))
-        self.lengths[slot] = 0
+        """Let a slot know these states and nothing else."""
+        super().give(slot, states)
+        self._ends[slot] = self.lengths[slot] = 0
 
     def begin(self, slot: int, start: int, tokens: int, *, settled: int, prompt: bool = False) -> None:
         """A pass over so many tokens of a slot continues from `start`; what later positions added is forgotten.
@@ -109,32 +99,22 @@ class PackedStates:
             prompt: whether they are a chunk of a prompt. The state before its first chunk, and after its last one,
                 becomes a snapshot.
         """
-        known, base = self._slots[slot], int(self.lengths[slot])
-        known.snapshots = {n: each for n, each in known.snapshots.items() if n <= start}
-        if start and prompt == (start != known.reading):
-            known.snapshots = dict([*(known.snapshots | {start: self._at(slot, start)}).items()][-SNAPSHOTS:])
-        if not base <= start <= known.end:
+        self._drop_snapshots(slot, start)
+        if start and prompt == (start != self._reading[slot]):
+            self._keep(slot, [start])
+        base, end = int(self.lengths[slot]), start + tokens
+        if not base <= start <= self._ends[slot]:
             base = self._restore(slot, start)
-        known.end = start + tokens
-        oldest = known.end - _RING + self._before
-        self.commits[slot] = max(base, oldest, settled if self.stored.numel() else 0)
-        known.reading = known.end if prompt else None
-
-    def _at(self, slot: int, length: int) -> _Snapshot:
-        """The state at a length that is known."""
-        known, base = self._slots[slot], int(self.lengths[slot])
-        if not base <= length <= known.end:
-            assert length in known.snapshots, f"the state of slot {slot} at {length} is not known"
-            return known.snapshots[length]
-        base = base if self.stored.numel() else length
-        return _Snapshot(base, self.stored[:, slot].clone(), self.rings[:, slot, self._rows(base, length)])
+        self._ends[slot] = end
+        self.commits[slot] = max(base, end - _RING + self._before, settled if self.stored.numel() else 0)
+        self._reading[slot] = end if prompt else None
 
     def _restore(self, slot: int, length: int) -> int:
         """Bring a slot back to a snapshot, or to the beginning; gives the length of the stored state."""
         self.lengths[slot] = 0
         if not length:
             return 0
-        saved = self._slots[slot].snapshots[length]
+        saved: _Snapshot = self._snapshots[slot][length]
         self.stored[:, slot], self.rings[:, slot, self._rows(saved.base, length)] = saved.state, saved.updates
         self.lengths[slot] = saved.base
         return saved.base

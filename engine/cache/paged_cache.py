@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import chain
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.cache.block_pool import BlockPool, States
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import LayerCache, Shapes
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.device.device import require_memory
 
 TYPES = {"f16": torch.float16, "q8": torch.int8}
@@ -48,7 +46,7 @@ class PagedCache(LayerCache):
         shapes: Shapes,
         slots: int,
         columns: int,
-        states: States | None,
+        states: StateStore | None,
         pool: BlockPool | None = None,
         cache_type: str = "f16",
     ) -> None:
@@ -82,16 +80,6 @@ class PagedCache(LayerCache):
         self.memory = [each.movedim((1, 3), (0, 1)) for each in self._blocks]
         self.connect(self._attach, self.move)
 
-    def place(self, slot: int, start: int, count: int) -> Any:
-        """Index of columns of a slot in the keys or values of a layer."""
-        columns = np.arange(start, start + count)
-        return self.pool.tables[slot][columns // BLOCK], slice(None), columns % BLOCK
-
-    @property
-    def stored(self) -> Sequence[Tensor]:
-        """As `KVCache.stored`, and scales [blocks, G, BLOCK, 1]."""
-        return list(chain(self.keys, self.values, *self._scales))
-
     def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """As `KVCache.seen`."""
         tables = torch.from_numpy(self.pool.tables)[slots, : -(-length // BLOCK)].long()
@@ -103,9 +91,3 @@ class PagedCache(LayerCache):
         if self._scales:
             keys, values = (x * rows(scale[layer]) for x, scale in zip((keys, values), self._scales, strict=True))
         return keys, values
-
-    def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
-        """As `KVCache.keep`."""
-        for slot, start, offsets in zip(slots.tolist(), starts.tolist(), path.tolist(), strict=True):
-            sources = [min(start + offset, self.columns - 1) for offset in offsets]
-            self.move(slot, sources[: self.columns - 1 - start], start + 1)

@@ -12,18 +12,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import CacheView
+from specchat.engine.cache.state_store import StateStore
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.request import MAX_GAMMA
 
-SNAPSHOTS = 4
-"""States per slot that are kept for other prompts, the latest ones."""
 _ROLLBACK = MAX_GAMMA + 3
 """Tokens that can be taken back: a draft model feeds a whole draft, and its last two tokens again."""
 RECORDED = MAX_GAMMA + 1
@@ -48,27 +47,8 @@ State = Mapping[Key, Tensor]
 """Of one row, after some length."""
 
 
-@dataclass(slots=True)
-class _Slot:
-    """Known states of a slot, by length."""
-
-    recent: dict[int, State] = field(default_factory=dict)
-    """After each token of the latest passes."""
-    snapshots: dict[int, State] = field(default_factory=dict)
-    reading: int | None = None
-    """End of the latest chunk of a prompt that is being read."""
-
-    def at(self, length: int) -> State | None:
-        return self.recent.get(length) or self.snapshots.get(length)
-
-    def drop(self, start: int) -> None:
-        """A pass overwrites the slot from `start` on."""
-        self.recent = {n: state for n, state in self.recent.items() if start - _ROLLBACK <= n <= start}
-        self.snapshots = {n: state for n, state in self.snapshots.items() if n <= start}
-
-
-class RecurrentStates:
-    """States of all slots.
+class RecurrentStates(StateStore):
+    """States of all slots of transformers' networks.
 
     Args:
         shapes: of every state of a row.
@@ -77,44 +57,36 @@ class RecurrentStates:
     """
 
     def __init__(self, shapes: Mapping[Key, StateShape], slots: int, device: torch.device) -> None:
+        super().__init__(slots)
         self.shapes, self.device = dict(shapes), device
-        self._slots = [_Slot() for _ in range(slots)]
+        self.bytes = sum(shape.bytes for shape in self.shapes.values())
+        self._recent: list[dict[int, State]] = [{} for _ in range(slots)]
+        """States after each token of the latest passes, by length, for each slot."""
 
-    @property
-    def bytes(self) -> int:
-        """Memory of one state of one slot."""
-        return sum(shape.bytes for shape in self.shapes.values())
+    def at(self, slot: int, length: int) -> State | None:
+        """The state after `length` tokens; None if it is not known."""
+        return self._recent[slot].get(length) or self._snapshots[slot].get(length)
 
-    def reusable(self, slot: int, length: int) -> int:
-        """Longest length up to `length` whose state is known."""
-        known = self._slots[slot]
-        return max((n for n in (*known.recent, *known.snapshots) if n <= length), default=0)
-
-    def take(self, slot: int, length: int) -> dict[int, State]:
-        """Snapshots of a slot up to `length`, and the latest state up to there; states are never written to."""
-        known = self._slots[slot]
-        return {
-            n: state for n in (*known.snapshots, self.reusable(slot, length)) if n <= length and (state := known.at(n))
-        }
+    def _latest(self, slot: int, length: int) -> int:
+        return max((n for n in self._recent[slot] if n <= length), default=0)
 
     def give(self, slot: int, states: Mapping[int, State]) -> None:
         """Let a slot know these states and nothing else."""
-        self._slots[slot] = _Slot(snapshots=dict(sorted(states.items())[-SNAPSHOTS:]))
+        super().give(slot, states)
+        self._recent[slot] = {}
 
     def settle(self, slot: int, length: int) -> None:
         """A round has begun at `length`: the slot continues from there, or another prompt from a snapshot."""
-        known = self._slots[slot]
-        known.reading = None
-        known.recent = {n: state for n, state in known.recent.items() if n >= length}
+        self._reading[slot] = None
+        self._recent[slot] = {n: state for n, state in self._recent[slot].items() if n >= length}
 
     def snapshot(self, slot: int, start: int, end: int) -> None:
-        """A chunk of a prompt has been read: keep what it went on from, and its end until the next chunk is read."""
-        known = self._slots[slot]
-        if start == known.reading:
-            known.snapshots.pop(start)
-        kept = {n: state for n in (start, end) if n != known.reading and (state := known.at(n))}
-        known.snapshots = dict([*(known.snapshots | kept).items()][-SNAPSHOTS:])
-        known.reading = end
+        """Keep the states at both ends of a chunk of a prompt; the one at `end` until the next chunk has been read."""
+        reading = self._reading[slot]
+        if start == reading:
+            self._snapshots[slot].pop(start)
+        self._keep(slot, [n for n in (start, end) if n != reading])
+        self._reading[slot] = end
 
     @contextmanager
     def reading(
@@ -130,15 +102,16 @@ class RecurrentStates:
         """
         befores: list[State | None] = []
         for slot, start in zip(slots, starts, strict=True):
-            before = self._slots[slot].at(start)
+            before = self.at(slot, start)
             assert before is not None or not start, f"the state of slot {slot} after {start} tokens is not known"
             befores.append(before)
         made = StatePass(self, befores, tokens, attention)
         with made.recording():
             yield made
         for row, (slot, start) in enumerate(zip(slots, starts, strict=True)):
-            self._slots[slot].drop(start)
-            self._slots[slot].recent |= {start + n: state for n, state in made.states_of(row)}
+            self._drop_snapshots(slot, start)
+            recent = {n: state for n, state in self._recent[slot].items() if start - _ROLLBACK <= n <= start}
+            self._recent[slot] = recent | {start + n: state for n, state in made.states_of(row)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,9 @@ class RowProfile:
     """Whether its drafts take no draft step, so that no γ has to be chosen."""
     sure_bucket: Callable[[], int | None] = lambda: None
     """Bucket of the first token of its next draft, if that takes no draft step and is nearly always right."""
+    known_states: int | None = None
+    """Number of leading tokens whose hidden states the drafter has, if it needs hidden states: the target reads the
+    tokens after them again."""
 
 
 @dataclass(frozen=True)
@@ -101,15 +104,15 @@ class Drafter:
         return None
 
     def admit(self, row: SequenceState) -> RowProfile:  # noqa: ARG002
-        """Start a row with the tokens `row.tokens`.
-
-        Sets `row.undrafted` to the tokens that `prefill` still has to read. Lowers `row.cached` if the drafter needs
-        hidden states that it does not have: the target then reads these tokens again.
-        """
+        """Start a row with the tokens `row.tokens`, of which `row.cached` are in the target's cache; changes no row."""
         return RowProfile()
 
+    def unread(self, row: SequenceState) -> int:  # noqa: ARG002
+        """Number of tokens that `prefill` has to read before the row's next round."""
+        return 0
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
-        """Read one chunk of the first row, and of others if they fit into the same pass; lowers `row.undrafted`."""
+        """Read one chunk of the first row, and of other rows with unread tokens if they fit into the same pass."""
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Draft up to `gammas[i]` positions after `rows[i].tokens`.

@@ -21,7 +21,8 @@ from specchat.engine.decoding.proposal import Draft, Proposal, Source, merge
 from specchat.engine.decoding.round_plan import RoundPlan
 from specchat.engine.decoding.row_drafters import RowDrafters
 from specchat.engine.decoding.tree import Tree
-from specchat.engine.errors import EngineError, unknown_drafter
+from specchat.engine.errors import EngineError
+from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -120,6 +121,8 @@ class Planner:
             self._on_fault(row, error)
             return
         self._profiles[row.request.request_id] = about
+        if about.known_states is not None:
+            row.cached = min(row.cached, about.known_states)
         if row.adaptive:
             self._acceptances[row.request.request_id] = self._controller.acceptance(
                 drafter.name, drafter.profile, about, row.sampling
@@ -137,7 +140,6 @@ class Planner:
         self._forget(row)
 
     def _forget(self, row: SequenceState) -> None:
-        row.undrafted = 0
         self._profiles.pop(row.request.request_id, None)
         self._acceptances.pop(row.request.request_id, None)
 

@@ -29,6 +29,14 @@ class RowDrafters:
         """The drafter of a row."""
         return self.by_name[row.drafter]
 
+    def has_read(self, row: SequenceState) -> bool:
+        """Whether the row's drafter needs no prefill before the row's next round."""
+        try:
+            return not self.of(row).unread(row)
+        except Exception as error:
+            self._on_fault(row, error)
+            return True
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """One chunk for the first row's drafter, of the rows that it drafts for."""
         mine = [row for row in rows if row.drafter == rows[0].drafter]

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SURE, SuffixDrafter
 from specchat.engine.drafters.tree_growth import draft_apart
 from specchat.engine.sequence.sequence import SequenceState
@@ -59,6 +59,10 @@ class CombinedDrafter(Drafter):
         self._suffix.admit(row)
         known = self._stored_bucket if self._by_kernels([row]) else self._sure_bucket
         return replace(of_head, sure_bucket=partial(known, row))
+
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that the suffix drafter has not read."""
+        return self._suffix.unread(row)
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """For the suffix drafter: the head reads a window of 256 tokens only, with its first draft."""

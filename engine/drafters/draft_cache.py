@@ -39,7 +39,6 @@ class DraftCache:
         if cache.states:  # a step feeds the last tokens again
             known = cache.states.reusable(row.slot, min(known, max(len(row.tokens) - LEAD, 0)))
         self._cached[row.request.request_id] = known
-        self.update(row)
 
     def release(self, row: SequenceState) -> None:
         """Leave what was read to the next turn."""
@@ -58,16 +57,10 @@ class DraftCache:
         length = self._drafted.pop(row.request.request_id, 0)
         if length:
             self.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), length) - 1)
-        self.update(row)
 
     def keep(self, row: SequenceState, length: int) -> None:
         """From now on the first `length` tokens of the row count as cached."""
         self._cached[row.request.request_id] = length
-        self.update(row)
-
-    def update(self, row: SequenceState) -> None:
-        """Set `row.undrafted`, after the row's tokens or the cache have changed."""
-        row.undrafted = self.unread(row)
 
     def unread(self, row: SequenceState) -> int:
         """Number of tokens to prefill: those of the prompt that the cache lacks; once the reply has begun, 0 unless
@@ -83,8 +76,6 @@ class DraftCache:
             if wide * (len(together) + 1) <= self._chunk:
                 together, width = [*together, row], wide
         self._feed(together, LEAD)
-        for row in together:
-            self.update(row)
 
     def catch_up(self, rows: Sequence[SequenceState]) -> int:
         """Feed what the cache lacks, all rows at once, but for the last `LEAD` tokens of each, fewer where a row has no

@@ -18,9 +18,9 @@ from specchat.engine.decoding.drafter import Budgets, Drafter, DrafterProfile, R
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreePlace
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import (
     EXPECTED,
     GRADES,
@@ -91,6 +91,10 @@ class ModelDrafter(Drafter):
         if self._branches and may_branch(row):
             return RowProfile(grows=True)
         return RowProfile(lambda gamma: (chain_buckets(gamma, _FIRST, _LATER), chain(gamma)))
+
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that the draft model has to be fed."""
+        return self._cache.unread(row)
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk."""

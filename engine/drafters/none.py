@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Draft
-from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.request import NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 

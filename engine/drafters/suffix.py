@@ -23,9 +23,9 @@ import torch
 
 from specchat.engine.decoding.drafter import Budgets, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.drafters.tree_growth import Asked, repeatable
 from specchat.engine.kernels.growing_trees import GrowingTrees, Mark

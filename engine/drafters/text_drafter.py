@@ -60,12 +60,16 @@ class TextDrafter(Drafter, Generic[Known]):
         self.prefill([row])
         return RowProfile()
 
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that are not read; once the reply has begun, 0 up to a chunk, as a draft reads these first."""
+        unread = len(row.tokens) - self._texts[row.request.request_id].tokens
+        return unread if unread > (self.chunk if row.emitted else 0) else 0
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read the next `chunk` tokens of the first row."""
         row = rows[0]
         text = self._texts[row.request.request_id]
         text.extend(row.tokens[text.tokens : text.tokens + self.chunk])
-        row.undrafted = len(row.tokens) - text.tokens
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:  # noqa: ARG002
         """Chains that the predictor of each row expects."""

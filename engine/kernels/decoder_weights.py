@@ -1,4 +1,4 @@
-"""Weights of a decoder: shapes are checked, and arrays are kept alive for the kernels."""
+"""Weights of a decoder: their shapes are checked, and arrays are kept alive for the kernels."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from specchat.engine.kernels.decoder_checks import ACTIVATIONS, check_clusters, check_weights
-from specchat.engine.kernels.decoder_shape import DecoderShape
+from specchat.engine.kernels.decoder_shape import DecoderShape, check_shape
 from specchat.engine.kernels.layer_weights import Floats, LayerInputs, LayerWeights
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
-_OF_LAYERS = ("activation", "key_heads", "head_size", "intermediate")
-"""Fields of `DecoderShape` that `sk_model` has not, or not as such."""
+_ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
+"""Values of `sk_activation`."""
+_MOST_TAPS = 16
+_PANEL = 16
+"""Rows of a matrix that the kernels compute together."""
+_NOT_IN_MODEL = ("activation", "key_heads", "head_size", "intermediate")
+"""Fields of `DecoderShape` that `sk_model` lacks, or has in another form."""
 
 
 class DecoderWeights:
@@ -46,58 +51,95 @@ class DecoderWeights:
         inputs: LayerInputs | None = None,
         clusters: PackedMatrix | None = None,
     ) -> None:
-        check_weights(shape, layers, embedding, output, ropes, inputs)
-        if clusters is not None:
-            check_clusters(shape, clusters)
-        self.shape = shape
-        self.layers = tuple(layers)
+        self.shape, self.layers = shape, tuple(layers)
         self.embedding, self.output, self.inputs, self.clusters = embedding, output, inputs, clusters
+        self._check(ropes)
         self._kept: list[Any] = []
-        c_layers = (CLayer * len(layers))(*(self._c_layer(i, each) for i, each in enumerate(layers)))
-        c_ropes = (CRope * len(ropes))(*(CRope(self._keep(c), self._keep(s), len(c), c.shape[1]) for c, s in ropes))
+        more: dict[str, Any] = {} if clusters is None else {"clusters": clusters.c}
+        if inputs is not None:
+            more |= {
+                "inputs_embedding": inputs.embedding.c,
+                "inputs_projection": inputs.projection.c,
+                "inputs_norm": self._keep(inputs.norm),
+                "inputs": len(inputs.norm),
+                "inputs_scale": inputs.scale,
+            }
         self.c = CModel(
             layer_count=len(layers),
-            activation=ACTIVATIONS[shape.activation],
+            activation=_ACTIVATIONS[shape.activation],
             rope_count=len(ropes),
             embedding=embedding.c,
             output=output.c,
             final_norm=self._keep(final_norm),
-            layers=c_layers,
-            ropes=c_ropes,
-            **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name not in _OF_LAYERS},
-            **self._c_inputs(inputs),
-            **({} if clusters is None else {"clusters": clusters.c}),
+            layers=(CLayer * len(layers))(*(self._c_layer(i, each) for i, each in enumerate(layers))),
+            ropes=(CRope * len(ropes))(*(CRope(self._keep(c), self._keep(s), len(c), c.shape[1]) for c, s in ropes)),
+            **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name not in _NOT_IN_MODEL},
+            **more,
         )
         """`sk_model`; valid while this object lives."""
 
     def _c_layer(self, index: int, layer: LayerWeights) -> CLayer:
         shape = layer.shape
-        parts: dict[str, Any] = {"mixer": layer.is_recurrent + (layer.decay_rate is not None)}
-        parts |= {"key_heads": shape.key_heads, "head_size": shape.head_size}
-        parts["source"] = index if shape.source is None else shape.source
-        for field in fields(layer):
-            part = getattr(layer, field.name)
-            if isinstance(part, PackedMatrix):
-                part = part.c
-            elif isinstance(part, np.ndarray):
-                part = self._keep(part)
-            if part is not None and field.name != "shape":
-                parts[field.name] = part
-        return CLayer(**parts)
-
-    def _c_inputs(self, inputs: LayerInputs | None) -> dict[str, Any]:
-        if inputs is None:
-            return {}
-        return {
-            "inputs_embedding": inputs.embedding.c,
-            "inputs_projection": inputs.projection.c,
-            "inputs_norm": self._keep(inputs.norm),
-            "inputs": len(inputs.norm),
-            "inputs_scale": inputs.scale,
-        }
+        return CLayer(
+            mixer=layer.is_recurrent + ("decay_rate" in layer.parts),
+            key_heads=shape.key_heads,
+            head_size=shape.head_size,
+            source=index if shape.source is None else shape.source,
+            window=layer.window,
+            rope=layer.rope,
+            scale=layer.scale,
+            **{
+                name: part.c if isinstance(part, PackedMatrix) else self._keep(part)
+                for name, part in layer.parts.items()
+            },
+        )
 
     def _keep(self, array: Floats) -> int:
         """Address of the values as float32, kept alive by this object."""
         plain = np.ascontiguousarray(array, dtype=np.float32)
         self._kept.append(plain)
         return int(plain.ctypes.data)
+
+    def _check(self, ropes: Sequence[tuple[Floats, Floats]]) -> None:
+        """Check all sizes against each other."""
+        shape, inputs = self.shape, self.inputs
+        if shape.activation not in _ACTIVATIONS:
+            raise KernelError(f"activation {shape.activation!r} is not known: choose one of {', '.join(_ACTIVATIONS)}")
+        if shape.taps > _MOST_TAPS:
+            raise KernelError(f"the kernels have convolutions over up to {_MOST_TAPS} inputs, not {shape.taps}")
+        check_shape(shape, [layer.shape for layer in self.layers])
+        width, count = 0 if inputs is None else len(inputs.norm), len(self.layers)
+        for i, layer in enumerate(self.layers):
+            if not 0 <= layer.rope < len(ropes):
+                raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
+            cosines, sines = ropes[layer.rope]
+            if cosines.shape != sines.shape or cosines.ndim != 2 or 2 * cosines.shape[1] > layer.shape.head_size:
+                raise KernelError("a rotary table must be [positions, pairs], with at most half the head size of pairs")
+            try:
+                layer.check(shape, width)
+            except KernelError as error:
+                raise KernelError(f"layer {i}: {error}") from None
+            source = layer.shape.source
+            if source is not None and ("key" in layer.parts or self.layers[source].shape.cached != layer.shape.read):
+                raise KernelError(f"layer {i} cannot attend to the keys of layer {source}")
+        if self.output.shape != (shape.vocabulary, shape.hidden):
+            raise KernelError(f"the output is {_size(self.output)}, which is not vocabulary x hidden")
+        if self.embedding.columns != shape.hidden:
+            raise KernelError(
+                f"the embedding has {self.embedding.columns} columns, and the hidden size is {shape.hidden}"
+            )
+        if inputs is not None and (
+            width % 16
+            or inputs.embedding.columns != count * width
+            or inputs.projection.shape != (count * width, shape.hidden)
+        ):
+            raise KernelError(f"the inputs of {count} layers must be of one size, a multiple of 16, and not {width}")
+        if (clusters := self.clusters) is not None:
+            if clusters.columns != shape.hidden or shape.vocabulary % (clusters.rows * _PANEL):
+                raise KernelError(f"{_size(clusters)} is not clusters of {_PANEL}s of tokens x hidden")
+            if not 0 < shape.clusters_scored <= clusters.rows:
+                raise KernelError(f"{shape.clusters_scored} of {clusters.rows} clusters cannot be scored")
+
+
+def _size(matrix: PackedMatrix) -> str:
+    return f"{matrix.rows} x {matrix.columns}"

@@ -2,84 +2,104 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.kernels.decoder_shape import LayerShape
+from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape
+from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 
 Floats = NDArray[np.float32]
+Shapes = dict[str, tuple[int, ...]]
+
+_REQUIRED = {"query", "output", "gate", "up", "down", "attention_norm", "mlp_norm"}
+_MAY_HAVE_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "router")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LayerWeights:
-    """One layer with attention, a short convolution or a gated delta net: packed matrices, float32 norms and biases."""
+    """One layer with attention, a short convolution or a gated delta net."""
 
     shape: LayerShape
-    query: PackedMatrix
-    """Of a short convolution: [3 x hidden, hidden], gate of its input, gate of its output and its input.
-    Of a delta net: [channels, hidden], queries, keys and values."""
-    key: PackedMatrix | None
-    """Of a delta net: [value heads, hidden], to beta, and `value` to the decay."""
-    value: PackedMatrix | None
-    output: PackedMatrix
-    gate: PackedMatrix
-    up: PackedMatrix
-    down: PackedMatrix
-    attention_norm: Floats
-    """[hidden], before attention; the factors themselves, so 1 + w for Gemma."""
-    mlp_norm: Floats
-    """[hidden], before the MLP."""
-    attention_out_norm: Floats | None = None
-    """[hidden], of the attention output before the residual addition."""
-    mlp_out_norm: Floats | None = None
-    """[hidden], of the MLP output before the residual addition."""
-    query_norm: Floats | None = None
-    """[head_size], of every query head."""
-    key_norm: Floats | None = None
-    query_bias: Floats | None = None
-    key_bias: Floats | None = None
-    value_bias: Floats | None = None
-    output_bias: Floats | None = None
+    parts: Mapping[str, PackedMatrix | Floats]
+    """Packed matrices, and float32 norms and biases, by their names in `sk_layer` of api.h, which describes them;
+    without the ones that the layer does not have. Norms are the factors themselves, so 1 + w for Gemma."""
     window: int = 0
     """Sliding window: positions that a token sees, itself included; 0 for all."""
     rope: int = 0
     """Index of its rotary table."""
-    convolution: Floats | None = None
-    """[taps, channels], the oldest input first; only of recurrent layers."""
-    convolution_bias: Floats | None = None
-    router: PackedMatrix | None = None
-    """[experts, hidden] of a mixture of experts; gate, up and down are those of all experts, one after the other."""
-    router_bias: Floats | None = None
-    gate_bias: Floats | None = None
-    up_bias: Floats | None = None
-    down_bias: Floats | None = None
-    sinks: Floats | None = None
-    """[heads], a score of each head that takes its share of the softmax and has no value."""
     scale: float = 1.0
     """Factor on its output."""
-    value_norm: Floats | None = None
-    """[head_size], of every value head."""
-    input_gate: PackedMatrix | None = None
-    """[inputs, hidden]; with the next two, what the layer makes of its inputs (`LayerInputs`)."""
-    input_projection: PackedMatrix | None = None
-    """[hidden, inputs]"""
-    input_norm: Floats | None = None
-    """[hidden]"""
-    mixer_gate: PackedMatrix | None = None
-    """Gate of what `output` reads: [query rows, hidden] of attention, [value size, hidden] of a delta net."""
-    decay_rate: Floats | None = None
-    """[value heads] of a delta net: decay = exp(rate x softplus(input + bias))."""
-    decay_bias: Floats | None = None
-    delta_norm: Floats | None = None
-    """[size of a value head], of every head of a delta net's output."""
 
     @property
     def is_recurrent(self) -> bool:
         """Whether it has a short convolution or a delta net in the place of attention."""
-        return self.convolution is not None
+        return "convolution" in self.parts
+
+    def check(self, decoder: DecoderShape, inputs: int) -> None:
+        """Check the shapes of all parts.
+
+        Args:
+            decoder: sizes of the decoder.
+            inputs: size of the layer's further input (`LayerInputs`); 0 if it has none.
+
+        Raises:
+            KernelError: a part is missing, or has another shape.
+        """
+        if missing := _REQUIRED - self.parts.keys():
+            raise KernelError(f"{', '.join(sorted(missing))} is missing")
+        if decoder.heads % self.shape.key_heads:
+            raise KernelError(f"{decoder.heads} query heads cannot share {self.shape.key_heads} key heads")
+        expected = self._expected(decoder, inputs)
+        for name, part in self.parts.items():
+            if part.shape != (wanted := expected.get(name, ())):
+                raise KernelError(f"{name} has the shape {list(part.shape)} and not {list(wanted)}")
+
+    def _expected(self, decoder: DecoderShape, inputs: int) -> Shapes:
+        """Shapes of all parts that a layer may have."""
+        sizes, hidden, inner = self.shape, decoder.hidden, self.shape.intermediate
+        queries, keys = decoder.heads * sizes.head_size, sizes.key_heads * sizes.head_size
+        expected: Shapes = {
+            "query": (queries, hidden),
+            **dict.fromkeys(("key", "value"), (keys, hidden)),
+            "output": (hidden, queries),
+            **dict.fromkeys(("gate", "up"), (inner, hidden)),
+            "down": (hidden, inner),
+            **dict.fromkeys(("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm"), (hidden,)),
+            **dict.fromkeys(("query_norm", "key_norm", "value_norm"), (sizes.head_size,)),
+            "sinks": (decoder.heads,),
+            "convolution": (decoder.taps, decoder.channels),
+            "convolution_bias": (decoder.channels,),
+            "mixer_gate": (queries, hidden),
+            "input_gate": (inputs, hidden),
+            "input_projection": (hidden, inputs),
+            "input_norm": (hidden,),
+        }
+        if self.is_recurrent:
+            expected |= _recurrent_shapes(decoder)
+        if "router" in self.parts:
+            expected["router"] = (decoder.experts, hidden)
+            expected |= dict.fromkeys(("gate", "up"), (decoder.experts * decoder.expert_size, hidden))
+            expected["down"] = (decoder.experts * hidden, decoder.expert_size)
+        return expected | {f"{name}_bias": expected[name][:1] for name in _MAY_HAVE_BIAS if name in expected}
+
+
+def _recurrent_shapes(decoder: DecoderShape) -> Shapes:
+    """Shapes of the parts in which a recurrent layer differs from attention."""
+    hidden, heads, (_, values) = decoder.hidden, (decoder.delta_value_heads,), decoder.delta_widths
+    if not decoder.delta_value_heads:
+        return {"query": (3 * hidden, hidden), "output": (hidden, hidden)}
+    return {
+        "query": (decoder.channels, hidden),
+        **dict.fromkeys(("key", "value"), (*heads, hidden)),
+        "mixer_gate": (values, hidden),
+        "output": (hidden, values),
+        **dict.fromkeys(("decay_rate", "decay_bias"), heads),
+        "delta_norm": (decoder.delta_value_size,),
+    }
 
 
 @dataclass(frozen=True, eq=False, slots=True)

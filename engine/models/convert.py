@@ -16,11 +16,12 @@ from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models.checkpoint import MTP_FILE, is_finite
 from specchat.engine.models.disk import disk_errors, require_space
-from specchat.engine.models.gguf.config import gguf_config, mtp_layers
+from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.tokenizer import read_tokenizer
 from specchat.engine.models.gguf.vocabulary import KINDS
-from specchat.engine.models.packed.gguf_source import ARCHITECTURES, GgufSource
+from specchat.engine.models.gguf_config import gguf_config
+from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import add_gguf_sampling
 from specchat.engine.models.tokenizer import FACTS, VERSION
@@ -53,7 +54,7 @@ def convert_gguf(file: Path, folder: Path, progress: Progress, *, weights: bool 
         size = header.parameters * torch.bfloat16.itemsize
         require_space(folder, size, f"converting {file.name}")
         # Of other families, the tensors as read and the network exist at the same time.
-        copies = 1 if header.architecture in ARCHITECTURES else 2
+        copies = 1 if family_of_gguf(header.architecture) else 2
         require_memory(torch.device("cpu"), copies * size, f"converting {file.name}")
     silence_transformers()
     text = f"{'Converting' if weights else 'Reading'} {file.name}"
@@ -94,9 +95,10 @@ def _describe(header: GgufHeader, folder: Path) -> PreTrainedConfig:
     """Write configuration, tokenizer and multi-token-prediction layer; returns the configuration."""
     from transformers import GenerationConfig
 
-    config = gguf_config(header) if header.architecture in ARCHITECTURES else _other_config(header)
+    family = family_of_gguf(header.architecture)
+    config = gguf_config(header, family) if family else _other_config(header)
     config.dtype = torch.bfloat16
-    tokenizer = _tokenizer(header)
+    tokenizer = _tokenizer(header, drops_spaces=family is not None and family.drops_spaces)
     tokenizer.model_max_length = config.get_text_config().max_position_embeddings
     ends = tokenizer.init_kwargs[FACTS].get("ends")
     generation = GenerationConfig(  # type: ignore[no-untyped-call]
@@ -104,7 +106,7 @@ def _describe(header: GgufHeader, folder: Path) -> PreTrainedConfig:
         eos_token_id=tokenizer.eos_token_id if ends is None else ends[0] if len(ends) == 1 else ends or None,
         pad_token_id=tokenizer.pad_token_id,
     )
-    layer = GgufSource(header, config).mtp_weights() if mtp_layers(header) else {}
+    layer = GgufSource(header, config).mtp_weights() if header.setting("nextn_predict_layers", 0) else {}
     with disk_errors(folder, f"converting {header.path.name}"):
         config.save_pretrained(folder)
         generation.save_pretrained(folder)
@@ -129,7 +131,7 @@ def _other_config(header: GgufHeader) -> PreTrainedConfig:
     return config
 
 
-def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
+def _tokenizer(header: GgufHeader, *, drops_spaces: bool) -> PreTrainedTokenizerFast:
     """Tokenizer of transformers, with facts for `PlainTokenizer`; other kinds are as transformers reads them."""
     from transformers import PreTrainedTokenizerFast
 
@@ -140,7 +142,7 @@ def _tokenizer(header: GgufHeader) -> PreTrainedTokenizerFast:
         facts = {FACTS: {"version": VERSION}}
         tokenizer = fast.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True, **facts)
     else:
-        made = read_tokenizer(header)
+        made = read_tokenizer(header, drops_spaces=drops_spaces)
         facts = {FACTS: {name: fact for name, fact in made.facts.items() if name not in _ELSEWHERE}}
         named = made.special_tokens_map
         tokenizer = fast(tokenizer_object=made.backend_tokenizer, chat_template=made.chat_template, **named, **facts)
@@ -152,7 +154,7 @@ def _read_network(header: GgufHeader, config: PreTrainedConfig, report: Callable
     from transformers import AutoModelForCausalLM, GgufConfig
 
     network: PreTrainedModel
-    if header.architecture in ARCHITECTURES:
+    if family_of_gguf(header.architecture):
         source = GgufSource(header, config)
         network = source.network()
         source.fill(network, torch.bfloat16, bar=functools.partial(ReportingBar, report=report))

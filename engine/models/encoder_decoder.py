@@ -1,4 +1,4 @@
-"""Encoder-decoders: which kinds run, and what they cannot be asked for.
+"""Checks of what encoder-decoders can be used for.
 
 An encoder-decoder reads one text, the source, and writes another; it continues nothing, and holds no conversation.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from specchat.engine.errors import EngineError
-
-MODULES = {"t5": "specchat.engine.research.encoder_decoder"}
-"""Model types of transformers, each with the module that checks, describes and runs it."""
 
 
 class Named(Protocol):

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, check, errors_as, first_line
-from specchat.engine.models import encoder_decoder
-from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, model_config, read_json, tensor_names
+from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, read_json, tensor_names
+from specchat.engine.models.families import family_of
+from specchat.engine.models.model_config import model_config
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
@@ -31,8 +32,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-_OVERFLOWING = ("gemma", "t5")
-"""Kinds of models whose hidden states exceed the largest float16."""
 _ROOM = 1.05
 """Peak memory of loading over the size of the weights: a copy of the largest tensor, the tokenizer."""
 _FINGERPRINT_SAMPLES = 64
@@ -136,10 +135,10 @@ def load_model(
         _fingerprints[model] = source.fingerprint()
     trim_heap()
     progress(stage, f"Loaded {name}", 1.0)
-    special = encoder_decoder.MODULES.get(config.model_type)
+    family = family_of(config.model_type)
     described = (
-        import_module(special).describe(folder, model, tokenizer.chat_template)
-        if special
+        import_module(family.backend).describe(folder, model, tokenizer.chat_template)
+        if family and family.backend
         else {"context": stated_context(folder, config)}
     )
     return LoadedModel(
@@ -245,8 +244,8 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
         return _DTYPES[name]
     if device.type == "cuda":
         checkpoint = Checkpoint.open(folder)
-        kind, half = str(checkpoint.config.get("model_type")), checkpoint.dtypes == {"F16"}
-        overflows = kind in encoder_decoder.MODULES or (kind.startswith(_OVERFLOWING) and not half)
+        family, half = family_of(checkpoint.config.get("model_type")), checkpoint.dtypes == {"F16"}
+        overflows = family is not None and family.overflows and (bool(family.backend) or not half)
         if not overflows and (half or not computes_bfloat16(device)):
             return torch.float16
     return torch.bfloat16 if computes_bfloat16(device) else torch.float32

@@ -157,9 +157,7 @@ class TextTree:
         columns = [self._columns[text] for text in kept]
         gap = next((i for i, column in enumerate(columns) if column != i), None)
         if gap is not None:
-            slot, start = (to_device([value], self._runner.device) for value in (0, self._first + gap - 1))
-            moved = to_device([[column - gap + 1 for column in columns[gap:]]], self._runner.device)
-            self._runner.cache.keep(slot, start, moved)
+            self._runner.cache.move(0, [self._first + column for column in columns[gap:]], self._first + gap)
         shared = sum(all(each[: len(text)] == text for each in texts) for text in kept) - 1
         self._first += shared
         self._columns = {text: column for column, text in enumerate(kept[shared:])}

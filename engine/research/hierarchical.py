@@ -22,8 +22,8 @@ from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import Member, members
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
@@ -62,29 +62,23 @@ class HierarchicalDrafter(Drafter):
     def __init__(self, draft: Member, suffix: SuffixDrafter, target: Backend) -> None:
         self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
         self._suffix, self._penalties, self._vocabulary = suffix, target.penalties, target.vocabulary
-        self._unread_text: dict[str, int] = {}
-        """By request: prompt tokens that the suffix drafter has not read."""
 
     def admit(self, row: SequenceState) -> RowProfile:
         """A row starts with both."""
         self._cache.admit(row)
         self._suffix.admit(row)
-        self._unread_text[row.request.request_id] = row.undrafted
-        self._update(row)
         return RowProfile()
+
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that either has to read."""
+        return self._suffix.unread(row) + self._cache.unread(row)
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """A chunk for the text, then for the draft model."""
-        first = rows[0]
-        if self._unread_text[first.request.request_id]:
+        if self._suffix.unread(rows[0]):
             self._suffix.prefill(rows)
-            self._unread_text[first.request.request_id] = first.undrafted
-            self._update(first)
-            return
-        fed = [row for row in rows if self._cache.unread(row)]
-        self._cache.prefill(fed)
-        for row in fed:
-            self._update(row)
+        else:
+            self._cache.prefill([row for row in rows if self._cache.unread(row)])
 
     @torch.inference_mode()
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
@@ -106,16 +100,11 @@ class HierarchicalDrafter(Drafter):
         """Keep what was accepted; the last drafted token was never fed."""
         self._suffix.on_accepted(row, emitted)
         self._cache.on_accepted(row, emitted)
-        self._update(row)
 
     def release(self, row: SequenceState) -> None:
         """From both."""
-        self._unread_text.pop(row.request.request_id, None)
         self._cache.release(row)
         self._suffix.release(row)
-
-    def _update(self, row: SequenceState) -> None:
-        row.undrafted = self._unread_text[row.request.request_id] + self._cache.unread(row)
 
     def _step(self, chains: Sequence[_Chain], unfed: int, q: Tensor | None) -> None:
         """One pass of the draft model over what is proposed to it, and the host's one wait for what it makes of that.

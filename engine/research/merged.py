@@ -21,8 +21,8 @@ from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.drafter import LATER_RATE, Budget, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Source
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, chain_buckets, members
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
@@ -64,18 +64,18 @@ class MergedDrafter(Drafter):
         """A row starts with all of them."""
         for member in self._members:
             member.cache.admit(row)
-        self._update(row)
         if self._grows(row):
             return RowProfile(grows=True)
         return RowProfile(lambda gamma: (chain_buckets(gamma, 0, len(self._members)), chain(gamma)))
 
+    def unread(self, row: SequenceState) -> int:
+        """Tokens that the draft models have to be fed."""
+        return sum(member.cache.unread(row) for member in self._of(row))
+
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk to the first draft model that lacks some."""
         member = next(each for each in self._of(rows[0]) if each.cache.unread(rows[0]))
-        fed = [row for row in rows if member in self._of(row) and member.cache.unread(row)]
-        member.cache.prefill(fed)
-        for row in fed:
-            self._update(row)
+        member.cache.prefill([row for row in rows if member in self._of(row) and member.cache.unread(row)])
 
     def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
         """Trees of up to `gammas[i]` positions, and chains."""
@@ -101,7 +101,6 @@ class MergedDrafter(Drafter):
             for member, drafted in zip(self._members, chains, strict=True):
                 correct = common_prefix(drafted, emitted)
                 member.cache.keep(row, before + min(correct, len(drafted) - 1))
-        self._update(row)
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
@@ -162,9 +161,6 @@ class MergedDrafter(Drafter):
             if worth > most:
                 best, most = depth, worth
         return best
-
-    def _update(self, row: SequenceState) -> None:
-        row.undrafted = sum(member.cache.unread(row) for member in self._of(row))
 
     def _grows(self, row: SequenceState) -> bool:
         """Whether its chains are merged: then it decides itself for how many positions it drafts."""

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from specchat.engine.decoding.drafter import DrafterProfile
-from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.text_drafter import TextDrafter
 
 MAX_ORDER = 4

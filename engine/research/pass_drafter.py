@@ -8,15 +8,12 @@ the target that they are for.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
@@ -24,16 +21,16 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
-from specchat.engine.drafters.head.folder import write_folder
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.published.load import hidden_size
-from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.drafters.part_folder import PartFolder
+from specchat.engine.drafters.published.weights import hidden_size
+from specchat.engine.errors import EngineError
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.sequence.sequence import SequenceState
 
 CARD, WEIGHTS, _NAME = "look-ahead.json", "look-ahead.safetensors", "embeddings"
-_FORMAT = 1
+_FOLDER = PartFolder("look-ahead embeddings", CARD, WEIGHTS, "specchat distill --kind pass")
 
 
 class PassDrafter(Drafter):
@@ -61,21 +58,16 @@ class PassDrafter(Drafter):
         return Draft(tokens, [chain(length) for length in lengths], q)
 
     def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:
-        """Logits [B, positions, V], float32, of the tokens that follow each row; the cache is left as it was."""
+        """Logits [B, positions, V], float32, of the tokens that follow each row.
+
+        What the pass writes lies beyond the rows' tokens, and the next pass overwrites it.
+        """
         target = self._target
         last = to_device([[row.tokens[-1]] for row in rows], target.device)
         embedded = target.embedding_rows(last)
         ahead = self._embeddings[: positions - 1].to(embedded).expand(len(rows), -1, -1)
         slots, starts = [row.slot for row in rows], [row.cached for row in rows]
-        written = [
-            (layer, target.cache.place(slot, start, target.width(positions)))  # padding is written too
-            for layer in target.cache.stored
-            for slot, start in zip(slots, starts, strict=True)
-        ]
-        kept = [layer[place].clone() for layer, place in written]
         logits = target.forward(torch.cat([embedded, ahead], 1), slots, starts)
-        for (layer, place), values in zip(written, kept, strict=True):
-            layer[place] = values
         return logits[: len(rows), :positions].float()
 
 
@@ -92,7 +84,7 @@ class LookAhead:
 
 
 def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: str, about: Mapping[str, Any]) -> None:
-    """Write look-ahead embeddings; the card comes last, so that a folder with a card is complete.
+    """Write look-ahead embeddings.
 
     Args:
         folder: made if it is not there.
@@ -104,9 +96,8 @@ def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: 
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    card = {"format": _FORMAT, "target": target, "fingerprint": fingerprint, **about}
-    tensors = {_NAME: embeddings.detach().float().contiguous().cpu()}
-    write_folder(folder, "the look-ahead embeddings", WEIGHTS, tensors, CARD, card)
+    card = {"format": _FOLDER.version, "target": target, "fingerprint": fingerprint, **about}
+    _FOLDER.write(folder, {_NAME: embeddings.detach().float().contiguous().cpu()}, card)
 
 
 def load_look_ahead(folder: Path, target: Model) -> LookAhead:
@@ -115,31 +106,19 @@ def load_look_ahead(folder: Path, target: Model) -> LookAhead:
     Raises:
         EngineError: they were made for another target, or the folder is broken.
     """
-    try:
-        card = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        theirs, name, version = card["fingerprint"], str(card["target"]), card["format"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+    card: dict[str, Any] = _FOLDER.read_card(folder, dict)
+    if card.get("fingerprint") != target.fingerprint:
         raise EngineError(
-            f"{folder / CARD} cannot be read ({error}): make the look-ahead embeddings again with specchat distill"
-        ) from None
-    check(version == _FORMAT, f"{folder} holds look-ahead embeddings of a newer specchat: update specchat")
-    if theirs != target.fingerprint:
-        raise EngineError(
-            f"the look-ahead embeddings {folder} were made for {name}, with other weights than {target.name} has: make "
-            "some for this target with specchat distill --kind pass"
+            f"the look-ahead embeddings {folder} were made for {card.get('target')}, with other weights than "
+            f"{target.name} has: make some for this target with {_FOLDER.command}"
         )
-    try:
-        embeddings = load_file(folder / WEIGHTS)[_NAME]
+    with _FOLDER.reading(folder) as tensors:
+        embeddings = tensors[_NAME]
         if embeddings.ndim != 2 or not len(embeddings) or embeddings.shape[1] != hidden_size(target):
             raise ValueError(f"a shape of {list(embeddings.shape)} is none of this target's")
         if not bool(embeddings.isfinite().all()):
             raise ValueError("some of its numbers are none")
-    except (OSError, SafetensorError, KeyError, ValueError, RuntimeError) as error:
-        raise EngineError(
-            f"{folder / WEIGHTS} is broken ({first_line(error)}): make the look-ahead embeddings again with specchat "
-            "distill --kind pass"
-        ) from None
-    return LookAhead(embeddings.float(), f"look-ahead for {name}")
+    return LookAhead(embeddings.float(), f"look-ahead for {card.get('target')}")
 
 
 def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001

@@ -14,7 +14,7 @@ from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
-from specchat.engine.drafters.registry import BuildContext
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sequence.sequence import SequenceState

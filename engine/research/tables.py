@@ -16,18 +16,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.drafters.head.folder import write_folder
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.registry import BuildContext
-from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.drafters.part_folder import PartFolder
+from specchat.engine.errors import EngineError
 from specchat.engine.models.packed.load import Model
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -182,7 +180,7 @@ class TableDrafter(Drafter):
 
 
 CARD, TABLES = "tables.json", "tables.safetensors"
-_FORMAT = 1
+_FOLDER = PartFolder("tables", CARD, TABLES, "specchat distill --kind bigram")
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +216,12 @@ def fingerprint(tokenizer: Any) -> str:
 
 
 def save_tables(folder: Path, counts: Counts, card: TableCard) -> None:
-    """Write tables; the card comes last, so that a folder with a card is complete.
+    """Write tables.
 
     Raises:
         EngineError: the disk is full, or not to be written.
     """
-    write_folder(folder, "the tables", TABLES, vars(counts), CARD, {"format": _FORMAT, **asdict(card)})
+    _FOLDER.write(folder, vars(counts), {"format": _FOLDER.version, **asdict(card)})
 
 
 def load_tables(folder: Path, model: Model) -> LoadedTables:
@@ -232,37 +230,21 @@ def load_tables(folder: Path, model: Model) -> LoadedTables:
     Raises:
         EngineError: they were counted for other tokens, or the folder is broken.
     """
-    card = _read_card(folder)
+    card = _FOLDER.read_card(folder, TableCard)
     if card.tokenizer != fingerprint(model.tokenizer):
         raise EngineError(
             f"the tables {folder} were counted for {card.target}, which has other tokens than {model.name}: count them "
-            f"for this target with specchat distill --kind bigram"
+            f"for this target with {_FOLDER.command}"
         )
-    try:
-        counts = Counts(**load_file(folder / TABLES))
+    with _FOLDER.reading(folder) as tensors:
+        counts = Counts(**tensors)
         counts.check()
         if len(counts.single) != card.vocabulary or card.vocabulary > model.vocab_size:
             raise ValueError(
                 f"it is for {len(counts.single)} tokens, its card for {card.vocabulary}, and {model.name} has "
                 f"{model.vocab_size}"
             )
-    except (OSError, SafetensorError, ValueError, TypeError, RuntimeError) as error:
-        raise EngineError(
-            f"{folder / TABLES} is broken ({first_line(error)}): count the tables again with specchat distill --kind "
-            "bigram"
-        ) from None
     return LoadedTables(counts, f"bigrams of {card.tokens:,} tokens")
-
-
-def _read_card(folder: Path) -> TableCard:
-    try:
-        raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        check(raw.pop("format") == _FORMAT, f"{folder} has tables of a newer specchat: update specchat")
-        return TableCard(**raw)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise EngineError(
-            f"{folder} has no tables ({CARD}: {first_line(error)}): count them with specchat distill --kind bigram"
-        ) from None
 
 
 def build(context: BuildContext, name: str) -> TableDrafter:

@@ -34,8 +34,6 @@ class SequenceState:
     """Tokens that it may yet emit, when the round being planned begins."""
     room: int = 0
     """Largest useful draft length of the round being planned."""
-    undrafted: int = 0
-    """Tokens that the drafter has to read before the row's next round."""
     repetition: Repetition | None = None
     """Watches the reply, if it ends when it repeats itself."""
     steady: bool = False

@@ -14,7 +14,6 @@ import torch
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.draft_model import CHAINS
-from specchat.engine.drafters.registry import names_part
 from specchat.engine.errors import EngineError, check
 from specchat.engine.events import FinishReason
 from specchat.engine.models.encoder_decoder import require_decoder_only
@@ -28,8 +27,9 @@ from specchat.engine.sequence.prompt import check_length, fit
 from specchat.engine.sequence.reply_formats import find_format
 from specchat.engine.sequence.template_traits import thinking_values
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
-from specchat.engine.tools.report import Table, paragraphs
+from specchat.engine.tools.report import Columns, Table, paragraphs
 from specchat.engine.tools.runner import Say, require_least
+from specchat.engine.worker.draft_parts import names_part
 from specchat.engine.worker.obtain import Obtained, make_runner, obtain_drafts, obtain_model
 
 FEWEST, MOST = 2, 16
@@ -87,10 +87,8 @@ class FoundBeams:
     def json(self) -> dict[str, object]:
         """The beams and the figures as one object."""
         hidden = ("target", "thinking_switch", "notices")
-        return {
-            "text": self.beams[0].text,
-            **{name: value for name, value in asdict(self).items() if name not in hidden},
-        }
+        shown = {name: value for name, value in asdict(self).items() if name not in hidden}
+        return {"text": self.beams[0].text, **shown}
 
     def summary(self) -> str:
         """One line: the target passes that drafts saved."""
@@ -237,6 +235,19 @@ def find_beams(config: EngineConfig, request: Request, beams: int, progress: Pro
     return _find(models, config, request, beams, progress)
 
 
+_COLUMNS: Columns = {
+    "prompts": lambda cell: cell["prompts"],
+    "drafter": lambda cell: cell["drafter"],
+    "gamma": lambda cell: cell["gamma"],
+    "steps": lambda cell: str(cell["steps"]),
+    "passes": lambda cell: str(cell["target_passes"]),
+    "saved": lambda cell: f"{cell['saved']:.0%}",
+    "tokens/pass": lambda cell: f"{cell['tokens_read'] / cell['target_passes']:.1f}",
+    "without": lambda cell: f"{cell['plain_tokens_read'] / cell['steps']:.1f}",
+    "speedup": lambda cell: f"{cell['speedup']:.2f}×",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class BeamReport:
     """Searches with drafts against the same searches without, for each prompt set and draft length."""
@@ -253,25 +264,10 @@ class BeamReport:
 
     def text(self) -> str:
         """A table."""
-        header = ("prompts", "drafter", "gamma", "steps", "passes", "saved", "tokens/pass", "without", "speedup")
-        rows = [
-            (
-                cell["prompts"],
-                cell["drafter"],
-                cell["gamma"],
-                str(cell["steps"]),
-                str(cell["target_passes"]),
-                f"{cell['saved']:.0%}",
-                f"{cell['tokens_read'] / cell['target_passes']:.1f}",
-                f"{cell['plain_tokens_read'] / cell['steps']:.1f}",
-                f"{cell['speedup']:.2f}×",
-            )
-            for cell in self.cells
-        ]
         title = f"Beam search, {self.beams} beams · {self.target} · {self.device} · {self.dtype}\n"
         same, searches = (sum(cell[name] for cell in self.cells) for name in ("same", "searches"))
         return paragraphs(
-            Table(header, rows, title, names=3).text(),
+            Table.of(self.cells, _COLUMNS, title, names=3).text(),
             f"{same} of {searches} searches with drafts gave the beams of those without.",
         )
 
@@ -330,6 +326,8 @@ def _measure(
         asked = replace(request, prompt=None, messages=prompt.messages)
         plain.append(find(replace(asked, gamma=0)))
         drafted.append(find(asked))
+    pairs = zip(drafted, plain, strict=True)
+    same = [[beam.token_ids for beam in one.beams] == [beam.token_ids for beam in other.beams] for one, other in pairs]
     steps, passes = sum(each.steps for each in plain), sum(each.target_passes for each in drafted)
     seconds, plain_seconds = (sum(each.seconds for each in found) for found in (drafted, plain))
     return {
@@ -337,10 +335,7 @@ def _measure(
         "drafter": drafted[0].drafter,
         "gamma": gamma,
         "searches": len(plain),
-        "same": sum(
-            [beam.token_ids for beam in one.beams] == [beam.token_ids for beam in other.beams]
-            for one, other in zip(drafted, plain, strict=True)
-        ),
+        "same": sum(same),
         "steps": steps,
         "target_passes": passes,
         "tokens_read": sum(each.tokens_read for each in drafted),

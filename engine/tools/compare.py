@@ -38,14 +38,14 @@ measured    time per token left / time per token right, over the rounds; median 
 predicted   Leviathan et al. 2023, Theorem 3.8, with the measured alpha and c, over the draft lengths that were run
             without varying acceptance, the cost of verifying several tokens, and overhead, so what is measured differs
 saved       target passes saved / target passes of plain decoding
-work        arithmetic operations per token / those of plain decoding, counted; then by Theorem 3.11 from alpha
+work        arithmetic operations per token / the same of plain decoding, counted; then by Theorem 3.11 from alpha
 range       least and greatest of all runs
 """
 
 Ask = Callable[[int, str, str], Request]
 """Makes a lane's request from lane index, request id and prompt."""
 Figures = dict[str, Any]
-"""Figures as the JSON report has them."""
+"""Figures in the form of the JSON report."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,11 @@ def _spread(values: Iterable[float | None]) -> Figures | None:
     return {"median": statistics.median(known), "least": min(known), "most": max(known)} if known else None
 
 
+def _spreads(items: Sequence[object], *names: str) -> Figures:
+    """The spread of each attribute of the items, by its name."""
+    return {name: _spread(getattr(each, name) for each in items) for name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class ComparisonReport:
     """Result of `specchat compare`."""
@@ -245,10 +250,7 @@ def _row(trials: Sequence[Trial], prompt: str | None, order: Order, set_ups: Seq
         "order": order,
         "left": _lane([each.left for each in both], set_ups[0]),
         "right": _lane([each.right for each in both], set_ups[1]),
-        "measured": _spread(each.measured for each in both),
-        "measured_in_all": _spread(each.measured_in_all for each in both),
-        "predicted": _spread(each.predicted for each in both),
-        "cost_ratio": _spread(each.cost_ratio for each in both),
+        **_spreads(both, "measured", "measured_in_all", "predicted", "cost_ratio"),
         "identical": sum(each.identical for each in both),
         "trials": len(trials),
         # Of the first trial with different replies: equal tokens before, and the target's top-2 gap there.
@@ -264,17 +266,13 @@ def _lane(lanes: Sequence[LaneTally], set_up: str) -> Figures:
     alphas = [each.alpha * each.tested for each in metrics if each.alpha is not None]
     return {
         "set_up": set_up,
-        "seconds": _spread(lane.seconds for lane in lanes),
-        "reading_s": _spread(lane.reading_s for lane in lanes),
+        **_spreads(lanes, "seconds", "reading_s", "tokens_per_second", "work", "predicted_work"),
         "tokens": _spread(float(each.emitted) for each in metrics),
-        "tokens_per_second": _spread(lane.tokens_per_second for lane in lanes),
         "passes": sum(lane.passes for lane in lanes),
         "passes_saved": sum(lane.passes_saved for lane in lanes),
         "tested": tested,
         "accepted": sum(each.accepted for each in metrics),
         "alpha": sum(alphas) / tested if alphas else None,
-        "work": _spread(lane.work for lane in lanes),
-        "predicted_work": _spread(lane.predicted_work for lane in lanes),
     }
 
 

@@ -13,6 +13,7 @@ from itertools import zip_longest
 from math import log, sqrt
 
 from specchat.engine.events import Admitted, Event, Speedup, Totals
+from specchat.engine.registry import DRAFTERS, Reads
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.stats.speedup import Spread
@@ -22,7 +23,7 @@ SAMPLED = (
     "The texts are sampled with the same seed: the distributions are equal, and the tokens where the width of a pass "
     "changes no bits. With a seed, drafts are the likeliest tokens: fewer are accepted than in a chat without one."
 )
-WITHOUT_MODEL = ("none", "ngram", "suffix", "copy", "bigram", "unigram", "random")
+WITHOUT_MODEL = {name for name, entry in DRAFTERS.items() if entry.reads is Reads.NOTHING}
 """Drafters whose arithmetic is negligible compared with the target's."""
 
 
@@ -111,8 +112,10 @@ class LaneTally:
 
     @property
     def work(self) -> float | None:
-        """Arithmetic operations per token / those of plain decoding: Σ over rounds of (K + 1 + ĉK) / tokens; None of a
-        reply at another server, whose drafter is not known."""
+        """Arithmetic operations per token, relative to plain decoding: Σ over rounds of (K + 1 + ĉK) / tokens.
+
+        None for a reply of another server, whose drafter is not known.
+        """
         return self._operations / len(self.tokens) if self.tokens and not self.metrics.observed else None
 
     @property
@@ -142,7 +145,7 @@ class Comparison:
 
     @property
     def measured_in_all(self) -> float | None:
-        """As `measured`, over all work of the lanes, prefill included."""
+        """Speedup of the right lane over all work of the lanes, prefill included."""
         if not (self.left.tokens and self.right.tokens and self.right.seconds):
             return None
         left, right = (lane.seconds / lane.metrics.emitted for lane in (self.left, self.right))

@@ -10,7 +10,7 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ _GAP = 2
 """Spaces between columns."""
 _WIDEST = 1 << 16
 """Width of the console that a table is drawn on, more than any takes."""
+
+Columns = Mapping[str, Callable[[Any], str]]
+"""Header of each column, and the function that gives its text for an item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,11 @@ class Table:
     title: str = ""
     names: int = 1
     """Number of leading columns that name a row: aligned left, repeated in each part."""
+
+    @classmethod
+    def of(cls, items: Iterable[Any], columns: Columns, title: str = "", names: int = 1) -> Table:
+        """A table with a row per item."""
+        return cls(tuple(columns), [[show(item) for show in columns.values()] for item in items], title, names)
 
     def text(self, width: int | None = None) -> str:
         """Draw it.

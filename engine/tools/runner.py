@@ -6,9 +6,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
@@ -33,8 +34,7 @@ _numbers = count()
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
+class Variant(NamedTuple):
     """One way of decoding: a drafter and γ."""
 
     drafter: str
@@ -77,6 +77,31 @@ def choose_variants(drafters: Sequence[str], gammas: Sequence[int | None], ready
     return [NONE, *(Variant(name, gamma) for name in chosen for gamma in lengths)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class ToolOptions:
+    """Options of every tool that loads models."""
+
+    models: Path
+    """Folder of fetched and converted models."""
+    target: str | None = None
+    """None for the default model."""
+    draft: str | None = None
+    device: str = "auto"
+    dtype: str = "auto"
+    quantize: str = "auto"
+    tokenizer: str | None = None
+    chat_template: str | None = None
+    context: int | None = None
+    """Tokens of a slot; None for as many as prompts and replies need."""
+
+    def config(self, **more: Any) -> EngineConfig:
+        """Engine configuration with these options, except for fields given in `more`."""
+        shared = {each.name: getattr(self, each.name) for each in fields(ToolOptions)}
+        shared["target"] = self.target or DEFAULT_PRESET
+        shared["chat_template"] = Path(self.chat_template) if self.chat_template else None
+        return EngineConfig(**shared | more)
+
+
 def require_least(**values: tuple[int | None, int]) -> None:
     """Check options that must not be less than a minimum.
 
@@ -88,19 +113,6 @@ def require_least(**values: tuple[int | None, int]) -> None:
     """
     for name, (value, least) in values.items():
         check(value is None or value >= least, f"{name.replace('_', '-')} is {value}: it must be at least {least}")
-
-
-def config_of(options: Any, **more: Any) -> EngineConfig:
-    """Engine configuration of a tool's options.
-
-    Args:
-        options: has the fields target, models, draft, device, dtype and quantize.
-        more: the other fields, or replacements.
-    """
-    fields: dict[str, Any] = {
-        name: getattr(options, name) for name in ("models", "draft", "device", "dtype", "quantize")
-    }
-    return EngineConfig(**{"target": options.target or DEFAULT_PRESET, **fields, **more})
 
 
 @contextmanager
@@ -204,6 +216,6 @@ def metrics_of(events: Iterable[Event]) -> Metrics:
 
 
 def rotated(items: Sequence[_Item], number: int) -> list[_Item]:
-    """The items from number mod n on, then those before: in each pass another one is first."""
+    """The items, beginning with item `number` mod n: in each pass another one is first."""
     start = number % len(items)
     return [*items[start:], *items[:start]]

@@ -19,9 +19,9 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
 from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.drafters.build_context import BuildContext, DraftPart
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
-from specchat.engine.drafters.registry import BuildContext, Drafters, DraftPart, load_own_part, load_part
 from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.catalog import PRESETS, is_hub_id
 from specchat.engine.models.packed.load import Model, PackedModel
@@ -29,6 +29,8 @@ from specchat.engine.models.resolve import converted, gguf_of, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.worker.draft_parts import load_own_part, load_part
+from specchat.engine.worker.drafters import Drafters
 from specchat.engine.worker.notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import make_runner, obtain_drafts, obtain_model, runs_preset_file
 
@@ -196,7 +198,7 @@ def put_together(
         head: a draft head.
         notices: what the user should know.
         more: draft models to be merged with `draft`.
-        parts: other parts of drafters, by kind (`engine.drafters.registry`).
+        parts: other parts of drafters, by kind (`engine.registry.PARTS`).
 
     Raises:
         EngineError: not even one slot of a small context fits.

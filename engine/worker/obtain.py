@@ -13,22 +13,23 @@ import torch
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.registry import MOST_MODELS, names_part
+from specchat.engine.drafters.build_context import MOST_MODELS
 from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.encoder_decoder import check_same_kind
+from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, load_tokenizer, pick_dtype, shared, shared_model, stated_ends
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import gguf_file, packed_folder
-from specchat.engine.models.packed.gguf_source import ARCHITECTURES
 from specchat.engine.models.packed.load import Model, PackedModel, load_packed
 from specchat.engine.models.resolve import is_gguf, resolve, tokenizer_folder
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.sequence.template import read_template
+from specchat.engine.worker.draft_parts import names_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +139,7 @@ def _quantized_network(
 
     file = gguf_file(spec, store, progress) if quantize == "auto" else None
     header = GgufHeader.read(file) if file else None
-    folder = resolve(spec, store, progress, weights=header is None or header.architecture not in ARCHITECTURES)
+    folder = resolve(spec, store, progress, weights=header is None or not family_of_gguf(header.architecture))
 
     def load() -> LoadedModel:
         codes = Codes("q8" if quantize == "auto" else quantize, header, folder)

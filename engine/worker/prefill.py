@@ -40,7 +40,7 @@ class Prefill:
 
     def is_ready(self, row: SequenceState) -> bool:
         """Whether target and drafter have read what they need for the row's next round."""
-        return row.prefilled and not row.undrafted
+        return not row.waits and row.prefilled and self.planner.drafters.has_read(row)
 
     def run(self) -> None:
         """One chunk, beginning with the prompt that was admitted first; running rows wait for no more than that.
@@ -54,7 +54,7 @@ class Prefill:
     def _chunk(self) -> int:
         """Read one chunk; return the number of prompts still to be read."""
         unread = sorted(
-            (row for row in self.scheduler.rows if not self.is_ready(row) and not row.waits),
+            (row for row in self.scheduler.rows if not row.waits and not self.is_ready(row)),
             key=lambda row: row.admitted_at,
         )
         if not unread:
@@ -64,7 +64,7 @@ class Prefill:
         if self.config.exact:  # how a prompt is read may not depend on others
             rows = rows[:1]
         self.faults.run(self._read, rows)
-        return sum(not self.is_ready(row) and not row.waits for row in self.scheduler.rows)
+        return sum(not row.waits and not self.is_ready(row) for row in self.scheduler.rows)
 
     def _read(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row's prompt and of others that fit into the pass: target first, then drafter."""

@@ -287,7 +287,7 @@ class Worker:
     # ---- work
 
     def _round(self) -> None:
-        rows = [row for row in self._scheduler.rows if self._prefill.is_ready(row) and not row.waits]
+        rows = [row for row in self._scheduler.rows if self._prefill.is_ready(row)]
         rows = self._requests.with_room(rows)
         if not rows:
             return

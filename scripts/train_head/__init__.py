@@ -1,1 +1,1 @@
-"""Trains a draft head on one GPU, on text that the target writes in turns with the training."""
+"""Trains a draft head on one GPU, on text that the target writes between updates."""

@@ -1,4 +1,4 @@
-"""Trains a draft head further on one GPU, on text that the target writes in turns with the training.
+"""Trains a draft head further on one GPU, on text that the target writes between updates.
 
 Run from the repository: python -m scripts.train_head TARGET HEAD OUT --prompts FILE.jsonl --minutes N
 

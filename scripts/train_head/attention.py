@@ -1,4 +1,4 @@
-"""Attention of one token per row to the columns of its own conversation."""
+"""Attention of one token per row to the columns of the row's conversation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
-"""As `scripts.train_head.row_attention.attend`."""
+"""Signature of `scripts.train_head.row_attention.attend`."""
 
 
 def attention(device: torch.device) -> Attend:

@@ -1,6 +1,6 @@
 """How the target chooses its tokens: greedily, at temperature 1, or greedily with the penalties of the default chat.
 
-The penalties are those of `engine.sampling.penalties`, for all rows at once and on the device.
+The penalties of `engine.sampling.penalties`, for all rows at once and on the device.
 """
 
 from __future__ import annotations

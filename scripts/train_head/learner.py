@@ -106,7 +106,7 @@ class Learner:
 
         Args:
             rows: int64, the rows of the text that windows are drawn from.
-            batches: as large as those of updates.
+            batches: number of batches, each as large as an update's.
         """
         rates, firsts = torch.zeros(DEPTH, device=rows.device), torch.zeros(DEPTH, device=rows.device)
         for _ in range(batches):
@@ -128,7 +128,7 @@ class Learner:
         return torch.cat(found)
 
     def _unrolled(self, text: Text, noise: float, share: float) -> Iterator[tuple[Tensor, Tensor]]:
-        """As `unroll` yields them."""
+        """Drafted states and their places, as `unroll` yields them."""
         batch = Batch(text.tokens, text.counted, text.tapped, text.log_total)
         return unroll(self._head, self._embedding, batch, DEPTH, share, noise, text.begin)
 

@@ -1,4 +1,4 @@
-"""Attention of one token per row to the columns of its own conversation, as a Triton kernel."""
+"""Attention of one token per row to the columns of the row's conversation, as a Triton kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text and updates in turns for a given time, with a log and finished heads."""
+"""Text and updates, alternating, for a given time, with a log and finished heads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WAVES = 2
 _JUDGED = 16
 """Batches of a new wave that the head is judged on before it is trained on it; as many are for clusters."""
 _AHEAD = 50
-"""Updates after which the GPU is waited for: it must not fall behind the clock by more."""
+"""Updates after which the GPU is waited for: the clock must not run ahead of it by more."""
 _SAVED = 5
 """Waves after which the heads are saved."""
 
@@ -127,7 +127,7 @@ class Training:
             file.write(json.dumps(line) + "\n")
 
     def _learn(self, tokens: int) -> None:
-        """The updates for so many new tokens, as far as there is time."""
+        """The updates for a number of new tokens, while there is time."""
         options, learner = self._options, self._learner
         for _ in range(int(options.passes * tokens / (ROWS * min(LENGTH, options.length)))):
             done = (time.perf_counter() - self._starts) / (self._ends - self._starts)

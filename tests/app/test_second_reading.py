@@ -60,7 +60,7 @@ def test_the_classes_are_those_of_evaluate(chat: Chat, tmp_path: Path) -> None:
     for record in chat.reply.rounds:
         writer.write(record)
     writer.close()
-    options = EvaluateOptions(chat.model.parent, str(chat.model), (trace,), drafters=DRAFTERS)
+    options = EvaluateOptions(models=chat.model.parent, target=str(chat.model), files=(trace,), drafters=DRAFTERS)
     found = json.loads(evaluate(options, lambda _line: None).json())
     only = {pair["has"]["drafter"]: pair["places"][0] for pair in found["only_one"]}
     shown = [[at for at, each in enumerate(aligned.had) if each is had] for had in (Had.ONLY_A, Had.ONLY_B)]

@@ -12,6 +12,7 @@ from specchat.engine.decoding.proposal import Draft, merge
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from tests.engine.rows import row_of
 
 
@@ -38,6 +39,6 @@ def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]
 
 def make_static(runner: TransformersBackend, *, capture: bool = False, compiled: bool = False) -> CapturedPasses:
     """Its passes have fixed shapes from now on."""
-    pool = GraphPool(runner.device, capture=capture)
-    runner.captured = CapturedPasses(runner.cache, runner._step, pool, compiled=compiled)
+    graphs = Graphs(runner.device, runner.cache.slots, GraphPool(runner.device, capture=capture))
+    runner.captured = CapturedPasses(runner.cache, runner._step, graphs, compiled=compiled)
     return runner.captured

@@ -1,4 +1,4 @@
-"""Where things are, on machines that have little installed."""
+"""Default folders on machines that have little installed."""
 
 import sys
 from pathlib import Path

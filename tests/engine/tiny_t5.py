@@ -7,7 +7,6 @@ import torch
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from specchat.engine.models.encoder_decoder import MODULES
 from specchat.engine.models.load import LoadedModel
 from tests.engine.tiny import byte_tokenizer
 
@@ -62,7 +61,8 @@ def tiny_t5(seed: int = 3, *, gated: bool = False, **config: Any) -> LoadedModel
     network = tiny_t5_network(seed, gated=gated, **config)
     size, ends = sum(weight.nbytes for weight in network.parameters()), frozenset({END})
     sizes = (ends, CONTEXT, VOCABULARY, size)
-    return LoadedModel(network, tiny_t5_tokenizer(), "tiny-t5", *sizes, start=PAD, backend=MODULES["t5"])
+    backend = "specchat.engine.research.encoder_decoder"
+    return LoadedModel(network, tiny_t5_tokenizer(), "tiny-t5", *sizes, start=PAD, backend=backend)
 
 
 def write_tiny_t5(

@@ -12,7 +12,6 @@ from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError
 from specchat.engine import models_folder
-from specchat.engine.models import DEFAULT_PRESET
 
 _OPTIONS = {
     **options.settings(*options.MODELS),
@@ -59,7 +58,7 @@ def evaluate(
     from specchat.engine.tools.evaluate import Against, EvaluateOptions, compare_targets
     from specchat.engine.tools.evaluate import evaluate as run
 
-    chosen = EvaluateOptions(models=models_folder(), files=tuple(files), **{"target": DEFAULT_PRESET, **given})
+    chosen = EvaluateOptions(models=models_folder(), files=tuple(files), **given)
     formats = [against.get(f"against_{name}") for name in ("dtype", "quantize")]
     if not any(formats):
         formats = [given.get(name) for name in ("dtype", "quantize")]

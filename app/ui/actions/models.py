@@ -23,7 +23,7 @@ NO_DRAFT = "none"
 NOT_HERE = "{} is not on this machine: /model {} downloads it, ctrl+\\ lists others"
 TYPED_S = 0.2
 """Between two looks whether a prompt is still being typed."""
-OF_ANY_MODEL = (AUTO, "none", "ngram", "suffix")
+OF_ANY_MODEL = {AUTO, *(name for name, entry in engine.DRAFTERS.items() if not entry.condition.needs)}
 """Drafters that every target has."""
 
 

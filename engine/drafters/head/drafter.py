@@ -17,6 +17,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import LATER_RATE, Budgets, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
 from specchat.engine.drafters.head.network import DraftHead
@@ -24,7 +25,6 @@ from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packe
 from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.drafters.kernel_growth import TextRules
-from specchat.engine.drafters.registry import BuildContext
 from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.text_memory import TextMemory
@@ -206,17 +206,17 @@ class HeadDrafter(Drafter):
         return self._packed.time_step() if self._packed else None
 
     def admit(self, row: SequenceState) -> RowProfile:
-        """Find the hidden states that are known of the prompt; the target reads the other tokens again."""
-        row.cached = min(row.cached, self._memory.admit(row))
+        """Find the hidden states of the prompt that are known."""
+        known = self._memory.admit(row)
         if self.grows(row):
-            return RowProfile(grows=True)
+            return RowProfile(grows=True, known_states=known)
 
         def offers(gamma: int) -> tuple[Sequence[int], Tree]:
             length = min(gamma, self._layer.deepest)
             tree = self._tree_for(row, length) or chain(length)
             return _ranks(tree), tree
 
-        return RowProfile(offers)
+        return RowProfile(offers, known_states=known)
 
     def on_hidden_states(
         self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None

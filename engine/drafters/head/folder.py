@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
-from specchat.engine.errors import EngineError, first_line
-from specchat.engine.files import make_folder, replacing
-from specchat.engine.models.disk import disk_errors
+from specchat.engine.drafters.part_folder import PartFolder, stored_weights
+from specchat.engine.errors import EngineError
 from specchat.engine.models.packed.load import Model
 from specchat.engine.models.packed.quantize import METHODS
 
 CARD, WEIGHTS = "head.json", "head.safetensors"
-_FORMAT = 2
+_FOLDER = PartFolder("draft head", CARD, WEIGHTS, version=2)
 """Heads of format 1 have no `codes`."""
 _VOCABULARY = "vocabulary"
 
@@ -92,11 +88,11 @@ class LoadedHead:
 
 
 def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard) -> None:
-    """Write a head; the card comes last, so that a folder with a card is complete.
+    """Write a head, its weights in bfloat16.
 
     Args:
         folder: made if it is not there.
-        head: saved in bfloat16.
+        head: the network.
         vocabulary: [V'], the tokens it can draft.
         card: what to say about it.
 
@@ -104,38 +100,7 @@ def save_head(folder: Path, head: DraftHead, vocabulary: Tensor, card: HeadCard)
         EngineError: the disk is full, or not to be written.
     """
     tensors = {**stored_weights(head), _VOCABULARY: vocabulary.int().cpu()}
-    write_folder(folder, "the draft head", WEIGHTS, tensors, CARD, {"format": _FORMAT, **asdict(card)})
-
-
-def stored_weights(network: nn.Module) -> dict[str, Tensor]:
-    """The weights of a network by name, as they are saved: in bfloat16."""
-    return {
-        name: weight.detach().to(torch.bfloat16).contiguous().cpu() for name, weight in network.state_dict().items()
-    }
-
-
-def write_folder(
-    folder: Path, noun: str, file: str, tensors: Mapping[str, Tensor], card: str, about: Mapping[str, Any]
-) -> None:
-    """Write a part of drafters: the card comes last, so that a folder with a card is complete.
-
-    Args:
-        folder: made if it is not there.
-        noun: what is saved, for messages.
-        file: name of the file that gets the tensors.
-        tensors: by name.
-        card: name of the card.
-        about: what the card says.
-
-    Raises:
-        EngineError: the disk is full, or not to be written.
-    """
-    with disk_errors(folder, f"saving {noun}"):
-        make_folder(folder)
-        with replacing(folder / file) as part:
-            save_file(dict(tensors), part)
-        with replacing(folder / card) as part:
-            part.write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    _FOLDER.write(folder, tensors, {"format": _FOLDER.version, **asdict(card)})
 
 
 def read_card(folder: Path) -> HeadCard:
@@ -144,15 +109,12 @@ def read_card(folder: Path) -> HeadCard:
     Raises:
         EngineError: the folder is no head, or its card cannot be read.
     """
-    try:
-        raw: dict[str, Any] = json.loads((folder / CARD).read_text(encoding="utf-8"))
-        if raw.pop("format") > _FORMAT:
-            raise EngineError(f"{folder} is a draft head of a newer specchat: update specchat")
-        shape = HeadShape(**_with_tuples(raw.pop("shape")))
-        greedy, sampled = (HeadAcceptance(**_with_tuples(raw.pop(kind))) for kind in ("greedy", "sampled"))
-        return HeadCard(shape=shape, greedy=greedy, sampled=sampled, **raw)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise EngineError(f"{folder} is not a draft head ({CARD}: {error}): make one with specchat distill") from None
+
+    def parse(shape: dict[str, Any], greedy: dict[str, Any], sampled: dict[str, Any], **others: Any) -> HeadCard:
+        at_greedy, at_sampled = (HeadAcceptance(**_with_tuples(each)) for each in (greedy, sampled))
+        return HeadCard(shape=HeadShape(**_with_tuples(shape)), greedy=at_greedy, sampled=at_sampled, **others)
+
+    return _FOLDER.read_card(folder, parse)
 
 
 def find_head(folders: Sequence[Path], target: Model) -> Path | None:
@@ -194,18 +156,12 @@ def read_head(folder: Path, target: Model) -> tuple[HeadCard, DraftHead, Tensor]
             f"the draft head {folder} was made for {card.target}, with other weights than {target.name} has: make one "
             f"for this target with specchat distill"
         )
-    path = folder / WEIGHTS
-    try:
-        weights = load_file(path)
+    with _FOLDER.reading(folder) as weights:
         vocabulary = weights.pop(_VOCABULARY)
         with torch.device("meta"):
             head = DraftHead(card.shape)
         head.load_state_dict(weights, assign=True)
         _check(card, vocabulary, target)
-    except (OSError, SafetensorError, KeyError, RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise EngineError(
-            f"{path} is broken ({first_line(error)}): make the draft head again with specchat distill"
-        ) from None
     return card, head, vocabulary.long()
 
 

@@ -245,15 +245,17 @@ def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, posi
     queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
     layer = LayerWeights(
         shape=LayerShape(shape.key_heads, shape.head_size, shape.intermediate),
-        query=qkv.part(0, queries),
-        key=qkv.part(queries, keys),
-        value=qkv.part(queries + keys, keys),
-        output=out,
-        gate=gate_up.part(0, shape.intermediate),
-        up=gate_up.part(shape.intermediate, shape.intermediate),
-        down=down,
-        attention_norm=_plain(head.read_norm.weight),
-        mlp_norm=_plain(head.mlp_norm.weight),
+        parts={
+            "query": qkv.part(0, queries),
+            "key": qkv.part(queries, keys),
+            "value": qkv.part(queries + keys, keys),
+            "output": out,
+            "gate": gate_up.part(0, shape.intermediate),
+            "up": gate_up.part(shape.intermediate, shape.intermediate),
+            "down": down,
+            "attention_norm": _plain(head.read_norm.weight),
+            "mlp_norm": _plain(head.mlp_norm.weight),
+        },
         window=window,
     )
     described = DecoderShape(

@@ -21,9 +21,8 @@ from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, pack_head
-from specchat.engine.drafters.published.eagle import unfit
 from specchat.engine.drafters.published.find import CONFIG
-from specchat.engine.drafters.published.load import fill, hidden_size, read_tensors
+from specchat.engine.drafters.published.weights import fill, hidden_size, read_tensors, unfit
 from specchat.engine.errors import first_line
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import display_name

@@ -9,112 +9,20 @@ hidden state, of EAGLE-3 three of them, fused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
 from specchat.engine.drafters.head.network import Norm, rotate
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
-from specchat.engine.errors import EngineError
-
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "silu": functional.silu,
-    "gelu": functional.gelu,
-    "relu": functional.relu,
-}
-_SPECULATORS = "eagle3"
-
-
-def unfit(folder: Path, reason: str) -> EngineError:
-    """Why a head is refused."""
-    return EngineError(f"the draft head {folder} {reason}")
-
-
-class EagleShape:
-    """Sizes and choices of a head of one layer.
-
-    Args:
-        folder: where it is, for messages.
-        config: its config.json.
-        names: of its tensors.
-
-    Raises:
-        EngineError: it is of a kind that is not known.
-        KeyError, TypeError, ValueError, ZeroDivisionError: its config.json says something that no head can be.
-    """
-
-    def __init__(self, folder: Path, config: Mapping[str, Any], names: Collection[str]) -> None:
-        kind = config.get("speculators_model_type")
-        if kind not in (None, _SPECULATORS):
-            raise unfit(
-                folder,
-                f"is of the kind {kind!r} of speculators, which is not supported: choose one of the kind "
-                f"{_SPECULATORS}",
-            )
-        layer = dict(config["transformer_layer_config"] if kind else config)
-        prefix = next((each for each in ("midlayer.", "layers.0.") if f"{each}self_attn.q_proj.weight" in names), None)
-        if prefix is None or "fc.weight" not in names:
-            raise unfit(
-                folder,
-                "is of no kind that is known (EAGLE-1 to EAGLE-3, speculators' eagle3, Medusa): choose another",
-            )
-        layers = int(layer.get("num_hidden_layers", 1))
-        if layers != 1:
-            raise unfit(folder, f"has {layers} layers, and one is supported: choose another")
-        activation = layer.get("hidden_act", "silu")
-        if activation not in _ACTIVATIONS:
-            raise unfit(folder, f"has the activation {activation!r}, which is not supported")
-        self.activate, self.prefix, self.names = _ACTIVATIONS[activation], prefix, names
-        self.hidden = _positive(layer, "hidden_size")
-        self.target_hidden = int(config.get("target_hidden_size") or self.hidden)
-        self.heads = _positive(layer, "num_attention_heads")
-        self.key_heads = int(layer.get("num_key_value_heads") or self.heads)
-        self.head_size = int(layer.get("head_dim") or self.hidden // self.heads)
-        self.intermediate = _positive(layer, "intermediate_size")
-        self.epsilon = float(layer.get("rms_norm_eps", 1e-6))
-        self.positions = int(layer.get("max_position_embeddings", 2048))
-        self.rotary = {key: layer[key] for key in ("rope_theta", "rope_scaling", "rope_parameters") if layer.get(key)}
-        self.third = f"{prefix}hidden_norm.weight" in names
-        """EAGLE-3; else EAGLE-1 or EAGLE-2."""
-        self.taps = _taps(config) if self.third else None
-        """Depths of the target's hidden states that it reads; None for the kind's own."""
-        self.vocabulary = _positive(layer, "vocab_size")
-        self.draft_vocabulary = int((self.third and config.get("draft_vocab_size")) or self.vocabulary)
-        sliding = kind and "sliding_attention" in (layer.get("layer_types") or ())
-        self.window = int(layer["sliding_window"]) if sliding else None
-        """Tokens that a token sees; None for all."""
-        self.tap_norms = bool(config.get("fc_norm", False))
-        """Whether each depth is normed before they are fused."""
-        self.joint_norm = bool(kind and config.get("norm_before_fc", False))
-        """Whether all depths are normed together."""
-        self.normed_residual = bool(kind and config.get("norm_before_residual", False))
-        """Whether the residual stream begins after the norm of the state."""
-        self.normed_again = bool(kind and config.get("norm_output", False))
-        """Whether the normed output is the state of the next step; else the plain one is."""
-        self.normed_score = self.third and bool(kind or config.get("norm_output", True))
-        """Whether the output is normed before it is scored."""
-
-
-def _positive(layer: Mapping[str, Any], name: str) -> int:
-    size = int(layer[name])
-    if size < 1:
-        raise ValueError(name)
-    return size
-
-
-def _taps(config: Mapping[str, Any]) -> tuple[int, ...] | None:
-    """The depths that are stated: by speculators as such, elsewhere as layers, whose output is one deeper."""
-    stated = config.get("eagle_aux_hidden_state_layer_ids")
-    if stated:
-        return tuple(int(depth) for depth in stated)
-    layers = (config.get("eagle_config") or {}).get("eagle_aux_hidden_state_layer_ids")
-    return tuple(int(layer) + 1 for layer in layers) if layers else None
+from specchat.engine.drafters.published.eagle_shape import EagleShape, read_shape
+from specchat.engine.drafters.published.weights import read_vocabulary
+from specchat.engine.models.packed.load import Model
 
 
 class EagleHead(LayeredHead):
@@ -197,7 +105,7 @@ class EagleHead(LayeredHead):
 
     def again(self, outcome: Tensor) -> Tensor:
         """The state that the layer's output is for the next token."""
-        state: Tensor = self.norm(outcome) if self.shape.normed_again else outcome
+        state: Tensor = self.norm(outcome) if self.shape.normed_state else outcome
         return state
 
     def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -230,3 +138,19 @@ class _Layer(nn.Module):
             Norm(d, shape.epsilon) if shape.third else nn.Identity() for _ in range(2)
         )
         self.post_attention_layernorm = Norm(d, shape.epsilon)
+
+
+def network_of(
+    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
+) -> tuple[EagleHead, Tensor, str, str]:
+    """A head without weights, its vocabulary [V'], and the prefixes of published and of the network's names.
+
+    Raises:
+        EngineError: the head is of an unknown kind, or was made for another target.
+    """
+    shape = read_shape(folder, config, tuple(tensors), target)
+    vocabulary = read_vocabulary(folder, shape.draft_vocabulary, shape.vocabulary, tensors)
+    taps, frequencies = shape.taps(folder, target.layers), shape.frequencies(folder)
+    with torch.device("meta"):
+        head = EagleHead(shape, taps, frequencies)
+    return head, vocabulary, shape.prefix, "layer."

@@ -23,7 +23,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, pack_head, target_output
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
-from specchat.engine.drafters.published.load import fill
+from specchat.engine.drafters.published.weights import fill
 from specchat.engine.errors import EngineError
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files

@@ -17,8 +17,12 @@ _ORIGINAL_CONTEXT, _LOW, _HIGH = 8192, 1.0, 4.0
 """Scaling parameters shared by all Llama 3.1 to 3.3 models; only the factor differs."""
 
 
-def rope_parameters(header: GgufHeader) -> dict[str, Any]:
+def rope_parameters(header: GgufHeader, *, read_table: bool = True) -> dict[str, Any]:
     """Parameters of the rotary embedding, of full attention where layers differ.
+
+    Args:
+        header: of the file.
+        read_table: whether a table of factors is Llama 3's.
 
     Raises:
         EngineError: the file uses a scaling that the config cannot express, so long prompts would give wrong replies.
@@ -26,7 +30,7 @@ def rope_parameters(header: GgufHeader) -> dict[str, Any]:
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": header.setting("rope.freq_base", 10_000.0)}
     factor = header.setting("rope.scaling.factor", None) or header.setting("rope.scale_linear", None)
     kind = header.setting("rope.scaling.type", "linear" if factor else "none")  # as in llama.cpp
-    if TABLE in header.tensors and header.architecture != "gemma4":
+    if read_table and TABLE in header.tensors:
         return rope | _llama3(header, rope["rope_theta"])
     if LONG in header.tensors:
         long, short = ([rounded(value) for value in float32_table(header, name).tolist()] for name in (LONG, _SHORT))
@@ -53,6 +57,7 @@ def rope_parameters(header: GgufHeader) -> dict[str, Any]:
 
 
 def float32_table(header: GgufHeader, name: str) -> NDArray[np.float32]:
+    """Numbers of a tensor that must be float32."""
     tensor = header.tensor(name)
     check(tensor.type == "F32", f"{header.path} is damaged ({name} is not float32): fetch it again")
     return np.fromfile(header.path, dtype="<f4", count=tensor.elements, offset=tensor.offset)

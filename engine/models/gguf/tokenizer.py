@@ -28,13 +28,13 @@ _NAMES = {"bos": "bos_token", "eos": "eos_token", "unknown": "unk_token", "paddi
 _ENDS = ("eos", "eot", "eom")
 
 
-def read_tokenizer(header: GgufHeader) -> PlainTokenizer:
-    """Tokenizer of a file with its chat template.
+def read_tokenizer(header: GgufHeader, *, drops_spaces: bool = False) -> PlainTokenizer:
+    """Tokenizer of a file with its chat template; arguments as for `GgufVocabulary.read`.
 
     Raises:
         EngineError: a key is missing or has a value of another type.
     """
-    vocabulary = GgufVocabulary.read(header)
+    vocabulary = GgufVocabulary.read(header, drops_spaces=drops_spaces)
     refused = (
         f"{header.path} splits text as {vocabulary.pre!r:.40} (tokenizer.ggml.pre), which is not known here: give the "
         "model's own tokenizer with --tokenizer FOLDER_OR_ID"

@@ -37,10 +37,16 @@ class GgufVocabulary:
     """Types; of tokens that only look like control tokens, `CONTROL`."""
     first: dict[int, int]
     """The token that stands for each token of the same text: the one whose type matters most, or the first."""
+    family_drops_spaces: bool = False
+    """Whether the tokenizer of its family drops spaces after special tokens."""
 
     @classmethod
-    def read(cls, header: GgufHeader) -> GgufVocabulary:
+    def read(cls, header: GgufHeader, *, drops_spaces: bool = False) -> GgufVocabulary:
         """Read the vocabulary.
+
+        Args:
+            header: of the file.
+            drops_spaces: whether the tokenizer of its family drops spaces after special tokens.
 
         Raises:
             EngineError: a key has a value of another type or length.
@@ -54,7 +60,7 @@ class GgufVocabulary:
                 types[token] = CONTROL
             elif characters and kind == USER_DEFINED and set(text) == {" "}:
                 texts[token] = SPACE * len(text)  # as the normalised text has it
-        return cls(header, texts, types, _first(texts, types, _named(header, len(texts))))
+        return cls(header, texts, types, _first(texts, types, _named(header, len(texts))), drops_spaces)
 
     @property
     def is_of_bytes(self) -> bool:
@@ -113,9 +119,9 @@ class GgufVocabulary:
 
     def drops_spaces(self, token: int) -> bool:
         """Whether the spaces after a special token are dropped: of Phi-3, whose files do not state it."""
-        name = str(self.header.metadata.get("general.name", ""))
-        named = _PHI_3.search(name) or (self.header.architecture == "phi3" and self.kind == "llama")
-        return bool(named) and self.texts[token] not in _KEEPS_SPACES
+        named = _PHI_3.search(str(self.header.metadata.get("general.name", "")))
+        drops = named or (self.family_drops_spaces and self.kind == "llama")
+        return bool(drops) and self.texts[token] not in _KEEPS_SPACES
 
     def _flag(self, name: str, default: bool) -> bool:
         return bool(_value(self.header, f"tokenizer.ggml.{name}", bool, default))

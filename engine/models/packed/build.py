@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 from specchat.engine.errors import EngineError
 from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import MatrixArrays
-from specchat.engine.models.checkpoint import Checkpoint, model_config, weight_files
+from specchat.engine.models.checkpoint import Checkpoint, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, stated_context
+from specchat.engine.models.model_config import model_config
 from specchat.engine.models.packed import names
-from specchat.engine.models.packed.decoder_description import DecoderDescription, describe_decoder
+from specchat.engine.models.packed.decoder_description import DecoderDescription, describe_decoder, packed_family
 from specchat.engine.models.packed.experts import is_experts
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter, read_index
 from specchat.engine.models.packed.fingerprint import source_fingerprint
@@ -61,7 +62,7 @@ def pack_checkpoint(model: Path, method: str, folder: Path, identity: str, progr
     checkpoint = Checkpoint.open(model)
     stored = sum(file.stat().st_size for file in weight_files(model))  # fewer bytes, if experts are in MXFP4
     require_space(folder, int(min(checkpoint.parameters * _BYTES[method], stored) * _ROOM), f"quantising {model.name}")
-    _pack(CheckpointSource(model, method, config.model_type), config, model, folder, identity, progress)
+    _pack(CheckpointSource(model, method, packed_family(config)), config, model, folder, identity, progress)
 
 
 def _config(model: Path, elsewhere: int = 0) -> PreTrainedConfig:
@@ -168,7 +169,7 @@ def _check_experts(described: DecoderDescription, name: str, rows: int) -> None:
     shape = described.shape
     if is_experts(name):
         each = shape.hidden if "down_proj" in name else shape.expert_size
-    elif name.endswith(names.ROUTER_NAMES):
+    elif name.endswith(f"{described.name(names.ROUTER)}.weight"):
         each = 1
     else:
         return

@@ -15,20 +15,16 @@ from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_shape
+from specchat.engine.models.families import families, family_of
+from specchat.engine.models.family import Family
 from specchat.engine.models.packed import names
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
-_GEMMA4 = ("gemma4_text", "gemma4_unified_text")
-_GEMMA = ("gemma2", "gemma3_text", *_GEMMA4)
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe", "qwen3_5_text", *_GEMMA, "phi3", "lfm2", "gpt_oss")
-"""Model types of transformers that the kernels' decoder supports."""
-_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
-_PER_HEAD_NORMS = ("qwen3", "qwen3_moe", "qwen3_5_text", "gemma3_text", *_GEMMA4, "lfm2")
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "clamped_swish": "clamped_swish"}
+"""Names of activations in configurations to those of the kernels."""
 Floats = NDArray[np.float32]
-_CLAMPED_SWISH = (1.702, 7.0)
-"""Gain of the sigmoid and limit of gate and up projection in gpt-oss, which the kernels have as constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ class DecoderDescription:
     gated_attention: bool = False
     """Whether the output of attention has a gate."""
     family: str = ""
-    """One of `FAMILIES`."""
+    """Model type of transformers."""
     layer_shapes: tuple[LayerShape, ...] = ()
     """Sizes of each layer; empty if they are those of `shape`."""
     value_norm: bool = False
@@ -91,7 +87,7 @@ class DecoderDescription:
         return self.layer_shapes[layer] if self.layer_shapes else self.shape.layer
 
     def matrices(self, layer: int, has: Callable[[str], bool]) -> dict[str, str]:
-        """Matrices of a layer: field of `LayerWeights` to the name of the weight in the model, without its suffix.
+        """Matrices of a layer: part of `LayerWeights` to the name of the weight in the model, without its suffix.
 
         Those of all experts of a layer are one matrix, one after the other.
 
@@ -116,8 +112,8 @@ class DecoderDescription:
 
     def name(self, name: str) -> str:
         """Name of a weight in transformers' network, from its name in most families."""
-        own_names = names.OWN_NAMES.get(self.family, {}).items()
-        return next((name.replace(usual, own) for usual, own in own_names if usual in name), name)
+        family = family_of(self.family)
+        return family.name(name) if family else name
 
     def offset(self, name: str) -> np.float32:
         """Offset that the kernels add to a vector of the modelling code."""
@@ -153,129 +149,84 @@ class OtherFamilyError(EngineError):
     """The kernels' decoder does not support this model."""
 
 
+def packed_family(config: PreTrainedConfig) -> Family:
+    """The family of a model that the decoder supports.
+
+    Raises:
+        OtherFamilyError: it supports no such family.
+    """
+    kind, family = config.model_type, family_of(config.model_type)
+    if family is None or not family.packed:
+        supported = ", ".join(each.types[0] for each in families() if each.packed)
+        raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {supported} do")
+    return family
+
+
 def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     """Describe a model.
 
     Raises:
         OtherFamilyError: the decoder does not support its family, or a setting of it.
     """
-    kind = config.model_type
-    if kind not in FAMILIES:
-        raise OtherFamilyError(f"models of type {kind} do not run on the quantised kernels: {', '.join(FAMILIES)} do")
-    delta = kind == "qwen3_5_text"
+    kind, family = config.model_type, packed_family(config)
     looks_ahead = getattr(config, "use_bidirectional_attention", None) not in (None, False, "vision")
-    if looks_ahead or getattr(config, "enable_moe_block", False) or (delta and config.attention_bias):
+    if looks_ahead or family.unsupported(config):
         raise OtherFamilyError(f"the quantised kernels do not compute what is special about this {kind} model")
-    activation = _activation(config)
+    if (activation := family.activation(config)) not in _ACTIVATIONS:
+        raise OtherFamilyError(f"the quantised kernels do not compute {activation}, which this {kind} model uses")
     network = empty_network(config).base_model
     types, rotaries = _rotaries(config, network)
     layer_types = list(getattr(config, "layer_types", None) or [])
     window = getattr(config, "sliding_window", None) or 0
-    count = config.num_hidden_layers
-    gemma, gemma4, lfm2 = kind in _GEMMA, kind in _GEMMA4, kind == "lfm2"
-    layer_shapes = _layer_shapes(config, network) if gemma4 else ()
-    usual = layer_shapes[0] if layer_shapes else _usual_shape(config, network)
-    described = DecoderDescription(
-        shape=DecoderShape(
-            **_mixture(config),
-            **(_delta_net(config) if delta else {}),
-            hidden=config.hidden_size,
-            heads=config.num_attention_heads,
-            key_heads=usual.key_heads,
-            head_size=usual.head_size,
-            intermediate=usual.intermediate,
-            vocabulary=config.vocab_size,
-            epsilon=config.norm_eps if lfm2 else config.rms_norm_eps,
-            activation=activation,
-            attention_scale=(1.0 if gemma4 else config.query_pre_attn_scalar if gemma else usual.head_size) ** -0.5,
-            attention_cap=getattr(config, "attn_logit_softcapping", None) or 0.0,
-            logit_cap=getattr(config, "final_logit_softcapping", None) or 0.0,
-            embedding_scale=config.hidden_size**0.5 if gemma else 1.0,
-            taps=config.conv_L_cache if lfm2 else config.linear_conv_kernel_dim if delta else 0,
-        ),
+    count, layer_shapes = config.num_hidden_layers, family.layer_shapes(config, network)
+    shape = _shape(config, _ACTIVATIONS[activation], layer_shapes, family.shape(config, network))
+    check_shape(shape, (shape.layer, *layer_shapes))
+    return DecoderDescription(
+        shape=shape,
         windows=tuple(window if not layer_types or layer_types[i] == "sliding_attention" else 0 for i in range(count)),
         ropes=tuple(types.index(layer_types[i]) if len(types) > 1 else 0 for i in range(count)),
         rotaries=rotaries,
         tied=bool(config.tie_word_embeddings),
-        norm_offset=1.0 if delta or (gemma and not gemma4) else 0.0,
-        out_norms=gemma,
-        head_norms=kind in _PER_HEAD_NORMS,
         recurrent=tuple(i for i in range(count) if layer_types and layer_types[i] in ("conv", "linear_attention")),
-        gated_attention=delta,
         family=kind,
         layer_shapes=layer_shapes,
-        value_norm=gemma4,
-        inputs=gemma4 and getattr(config, "hidden_size_per_layer_input", 0) > 0,
-    )
-    check_shape(described.shape, (usual, *layer_shapes))
-    return described
-
-
-def _activation(config: PreTrainedConfig) -> str:
-    """The activation of the MLP, by the kernels' name."""
-    name = getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", "silu")
-    if config.model_type == "gpt_oss":
-        if (config.swiglu_alpha, config.swiglu_limit) == _CLAMPED_SWISH:
-            return "clamped_swish"
-        name = f"a SwiGLU of gain {config.swiglu_alpha} and limit {config.swiglu_limit}"
-    if name not in _ACTIVATIONS:
-        raise OtherFamilyError(
-            f"the quantised kernels do not compute {name}, which this {config.model_type} model uses"
-        )
-    return _ACTIVATIONS[name]
-
-
-def _mixture(config: PreTrainedConfig) -> dict[str, Any]:
-    """Fields of `DecoderShape` of a mixture of experts; empty for a dense model."""
-    if not getattr(config, "num_experts", None):
-        return {}
-    return {
-        "experts": config.num_experts,
-        "experts_per_token": config.num_experts_per_tok,
-        "expert_size": getattr(config, "moe_intermediate_size", config.intermediate_size),
-        "normalise_experts": bool(getattr(config, "norm_topk_prob", True)),
-    }
-
-
-def _usual_shape(config: PreTrainedConfig, network: Any) -> LayerShape:
-    """Sizes of all layers of families that have one size."""
-    lfm2, heads = config.model_type == "lfm2", config.num_attention_heads
-    return LayerShape(
-        key_heads=config.num_key_value_heads or heads,
-        head_size=getattr(config, "head_dim", None) or config.hidden_size // heads,
-        intermediate=network.layers[0].feed_forward.w1.out_features if lfm2 else config.intermediate_size,
+        inputs=bool(getattr(config, "hidden_size_per_layer_input", 0)),
+        **{name: getattr(family, name) for name in _OF_FAMILY},
     )
 
 
-def _layer_shapes(config: PreTrainedConfig, network: Any) -> tuple[LayerShape, ...]:
-    """Sizes of the layers of Gemma 4; the last ones attend to the keys of the last earlier layer of their type."""
-    shapes: list[LayerShape] = []
-    caching: dict[str, int] = {}
-    for layer, kind in zip(network.layers, config.layer_types, strict=True):
-        attention = layer.self_attn
-        shares = attention.is_kv_shared_layer
-        if not shares:
-            caching[kind] = len(shapes)
-        shapes.append(
-            LayerShape(
-                key_heads=config.num_attention_heads // attention.num_key_value_groups,
-                head_size=attention.head_dim,
-                intermediate=layer.mlp.intermediate_size,
-                source=caching[kind] if shares else None,
-                values_are_keys=attention.use_alternative_attention,
-            )
-        )
-    return tuple(shapes)
+_OF_FAMILY = ("norm_offset", "out_norms", "head_norms", "value_norm", "gated_attention")
+"""Fields of a description that are those of its family."""
 
 
-def _delta_net(config: Any) -> dict[str, Any]:
-    """Fields of `DecoderShape` of gated delta nets."""
-    return {
-        "delta_key_heads": config.linear_num_key_heads,
-        "delta_value_heads": config.linear_num_value_heads,
-        "delta_key_size": config.linear_key_head_dim,
-        "delta_value_size": config.linear_value_head_dim,
+def _shape(
+    config: PreTrainedConfig, activation: str, layers: Sequence[LayerShape], special: dict[str, Any]
+) -> DecoderShape:
+    """Sizes and constants; those of layers are those of the first one where layers differ."""
+    heads, mixture = config.num_attention_heads, bool(getattr(config, "num_experts", None))
+    usual = layers[0] if layers else None
+    size = usual.head_size if usual else getattr(config, "head_dim", None) or config.hidden_size // heads
+    fields: dict[str, Any] = {
+        "hidden": config.hidden_size,
+        "heads": heads,
+        "key_heads": usual.key_heads if usual else config.num_key_value_heads or heads,
+        "head_size": size,
+        "intermediate": usual.intermediate if usual else config.intermediate_size,
+        "vocabulary": config.vocab_size,
+        "epsilon": getattr(config, "rms_norm_eps", 0.0),
+        "activation": activation,
+        "attention_scale": size**-0.5,
+        "attention_cap": getattr(config, "attn_logit_softcapping", None) or 0.0,
+        "logit_cap": getattr(config, "final_logit_softcapping", None) or 0.0,
     }
+    if mixture:
+        fields |= {
+            "experts": config.num_experts,
+            "experts_per_token": config.num_experts_per_tok,
+            "expert_size": getattr(config, "moe_intermediate_size", config.intermediate_size),
+            "normalise_experts": bool(getattr(config, "norm_topk_prob", True)),
+        }
+    return DecoderShape(**fields | special)
 
 
 def empty_network(config: PreTrainedConfig) -> Any:

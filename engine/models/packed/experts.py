@@ -2,8 +2,9 @@
 
 A matrix has the rows of its experts one after the other: `gate_proj` and `up_proj` [experts x size, hidden] and
 `down_proj` [experts x hidden, size]; biases likewise. A parameter is `gate_up_proj` [experts, 2 x size, hidden], the
-rows of the gate first, or `down_proj` [experts, hidden, size]. gpt-oss has the rows of gate and up in turn, transposed
-parameters [experts, columns, rows], and biases, `gate_up_proj_bias` [experts, 2 x size] and `down_proj_bias`.
+rows of the gate first, or `down_proj` [experts, hidden, size]. Some families (`Family.experts_in_turn`) have the rows
+of gate and up in turn, transposed parameters [experts, columns, rows], and biases, `gate_up_proj_bias` [experts, 2 x
+size] and `down_proj_bias`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,6 @@ from torch import Tensor
 
 from specchat.engine.models.joined_linear import FUSED
 
-IN_TURN = ("gpt_oss",)
-"""Families whose parameters are transposed, with rows of gate and up in turn."""
 _ROWS = {
     "gate_proj": ("gate_up_proj", slice(0, None, 2)),
     "up_proj": ("gate_up_proj", slice(1, None, 2)),
@@ -41,7 +40,7 @@ def matrices_of(parameter: str) -> list[str]:
 
 
 def parameter_of(matrix: str) -> tuple[str, slice]:
-    """Parameter of gpt-oss with the rows of a matrix or bias, and their places among its rows."""
+    """Parameter, with rows in turn, of a matrix or bias, and the places of its rows there."""
     stem, part, suffix = matrix.rsplit(".", 2)
     if part not in _ROWS:
         return matrix, slice(None)
@@ -49,19 +48,18 @@ def parameter_of(matrix: str) -> tuple[str, slice]:
     return f"{stem}.{parameter}{_BIAS if suffix == 'bias' else ''}", rows
 
 
-def joined(parts: Sequence[Tensor], shape: torch.Size, family: str) -> Tensor:
-    """A parameter of that shape from its matrices or biases, in the order of `matrices_of`."""
-    in_turn, experts = family in IN_TURN, shape[0]
+def joined(parts: Sequence[Tensor], experts: int, *, in_turn: bool) -> Tensor:
+    """A parameter of all experts, from its matrices or biases, in the order of `matrices_of`."""
     each = [part.reshape(experts, -1, *part.shape[1:]) for part in parts]
     rows = torch.stack(each, dim=2).flatten(1, 2) if in_turn else torch.cat(each, dim=1)
     return rows.transpose(1, 2) if in_turn and rows.ndim == 3 else rows
 
 
 def places_in_matrices(
-    shape: torch.Size, parts: int, places: NDArray[np.int64], family: str
+    shape: torch.Size, parts: int, places: NDArray[np.int64], *, in_turn: bool
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Number of the matrix, and flat index in it, of entries of a parameter by flat index."""
-    in_turn, sizes = family in IN_TURN, list(shape[1:])
+    sizes = list(shape[1:])
     entry: list[NDArray[np.int64]] = list(np.unravel_index(places, shape))
     expert, within = entry[0], entry[1:]
     if in_turn:

@@ -22,7 +22,7 @@ def source_fingerprint(source: Any, config: PreTrainedConfig) -> str:
     """Fingerprint of the network with these weights, as `engine.models.load.fingerprint` computes it.
 
     Args:
-        source: of the weights, with the methods `has` and `sample` of `engine.models.packed.source.WeightSource`.
+        source: of the weights, with `family`, `has` and `sample` of `engine.models.packed.source.WeightSource`.
         config: of the model.
     """
     found = []
@@ -30,16 +30,16 @@ def source_fingerprint(source: Any, config: PreTrainedConfig) -> str:
         stored = EMBEDDING if name == OUTPUT and not source.has(OUTPUT) else name
         places = np.arange(*sampled(weight.numel()).indices(weight.numel()))
         if is_experts(name) and not source.has(name):
-            values = _sample_experts(source, name, weight.shape, places, config.model_type)
+            values = _sample_experts(source, name, weight.shape, places)
         else:
             values = source.sample(stored, places)
         found.append((name, tuple(weight.shape), values))
     return fingerprint_of(found)
 
 
-def _sample_experts(source: Any, name: str, shape: torch.Size, places: NDArray[np.int64], family: str) -> Tensor:
+def _sample_experts(source: Any, name: str, shape: torch.Size, places: NDArray[np.int64]) -> Tensor:
     """Entries of a parameter with the experts of a layer, by flat index."""
     matrices = matrices_of(name)
-    part, within = places_in_matrices(shape, len(matrices), places, family)
+    part, within = places_in_matrices(shape, len(matrices), places, in_turn=source.family.experts_in_turn)
     found = [source.sample(each, within) for each in matrices]
     return torch.stack(found)[torch.from_numpy(part), torch.arange(len(places))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +14,20 @@ from torch import Tensor, nn
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import MTP, is_finite
+from specchat.engine.models.families import family_of_gguf
+from specchat.engine.models.family import Order
 from specchat.engine.models.gguf import blocks
-from specchat.engine.models.gguf.config import FAMILIES
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
 from specchat.engine.models.packed.fingerprint import source_fingerprint
-from specchat.engine.models.packed.gguf_order import Order, grouped_heads, split_pairs, with_columns
+from specchat.engine.models.packed.gguf_order import with_columns
 from specchat.engine.models.packed.names import KERNEL, MATRICES, NORMS, ROUTER, SINKS
 from specchat.engine.models.packed.quantize import quantize
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-ARCHITECTURES = tuple(FAMILIES)
-"""llama.cpp's names of the supported families."""
 Floats = NDArray[np.float32]
 
 _MTP = {
@@ -63,30 +62,25 @@ class GgufSource:
     Attributes:
         format: display name of the format of most weights: Q4_1.
         header: of the file.
+        family: of the model.
 
     Raises:
         EngineError: the architecture, or the type of a tensor, is not supported.
     """
 
     def __init__(self, header: GgufHeader, config: Any) -> None:
-        if header.architecture not in ARCHITECTURES:
+        family = family_of_gguf(header.architecture)
+        if family is None:
             raise OtherFamilyError(
                 f"{header.path} is of architecture {header.architecture}, which does not run on the quantised kernels"
             )
         for tensor in header.tensors.values():
             blocks.check_type(header, tensor)
-        self._config = config
+        self._config, self.family = config, family
         self.format = blocks.most_common_type(header)
         self.header, self._names = header, header.names()
         self._layers, self._experts = config.num_hidden_layers, getattr(config, "num_experts", 0)
-        self._zero_centred = header.architecture in ("gemma2", "gemma3", "qwen35", "qwen35moe")
-        self._rows: dict[str, Order] = {}
-        self._columns: dict[str, Order] = {}
-        if header.architecture == "llama":
-            heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-            self._rows = {f"self_attn.{part}": split_pairs(count, config.head_dim) for part, count in heads.items()}
-        elif header.architecture.startswith("qwen35"):
-            self._rows, self._columns = grouped_heads(config)
+        self._rows, self._columns = family.orders(config)
 
     def fingerprint(self) -> str:
         """Fingerprint of the network."""
@@ -153,7 +147,7 @@ class GgufSource:
         if name.endswith(".A_log"):
             return np.log(-values)
         is_norm = "norm" in name.rsplit(".", 2)[-2] and "linear_attn" not in name
-        return values - np.float32(1) if self._zero_centred and is_norm else values
+        return values - np.float32(self.family.norm_offset) if is_norm else values
 
     def values(self, name: str, dtype: torch.dtype) -> Tensor:
         """A weight, dequantised: [rows, columns], or flat if it is one of `vector`.
@@ -180,7 +174,7 @@ class GgufSource:
         if is_experts(name):
             parts = [self.values(part, dtype) for part in matrices_of(name)]
             flat = [part.flatten() if name.endswith("_bias") else part for part in parts]
-            return joined(flat, torch.Size([self._experts]), self._config.model_type).contiguous()
+            return joined(flat, self._experts, in_turn=self.family.experts_in_turn).contiguous()
         values = self.values(name, dtype)
         return values if shape is None else values.view(shape)
 
@@ -216,8 +210,8 @@ class GgufSource:
             if part in _MTP:
                 return self.header.tensors.get(f"blk.{self._layers}.nextn.{_MTP[part]}.weight")
             name = name.replace("mtp.layers.0.", f"model.layers.{self._layers}.")
-        # gguf maps both up_proj and the fused gate_up_proj to ffn_up; only Phi-3 has the latter.
-        if "up_proj" in name and ("gate_up_proj" in name) != (self.header.architecture == "phi3"):
+        # gguf maps both up_proj and the fused gate_up_proj to ffn_up.
+        if "up_proj" in name and ("gate_up_proj" in name) != self.family.fused:
             return None
         if name.endswith(_WITHOUT_SUFFIX):
             name = f"{name}.weight"
@@ -230,7 +224,7 @@ class GgufSource:
             raise EngineError(f"{self.header.path} lacks weights ({name}): fetch the file again")
         return tensor
 
-    def _order(self, orders: dict[str, Order], name: str) -> Order | slice:
+    def _order(self, orders: Mapping[str, Order], name: str) -> Order | slice:
         """Indices that bring the file's rows or columns into transformers' order.
 
         Raises:

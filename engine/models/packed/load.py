@@ -16,6 +16,7 @@ from specchat.engine.kernels.decoder_shape import DecoderShape
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
+from specchat.engine.models.families import family_of
 from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import LoadedModel, display_name, load_model, norms_fingerprint, shared
 from specchat.engine.models.packed import names
@@ -128,7 +129,7 @@ class PackedModel:
     def _layer(self, number: int) -> LayerWeights:
         described, prefix = self.described, f"model.layers.{number}."
         attends, sizes = number not in described.recurrent, described.layer_shape(number)
-        parts = described.matrices(number, self.weights.has)
+        matrices = described.matrices(number, self.weights.has)
 
         def norm(name: str, exists: bool = True) -> Any:
             return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
@@ -137,35 +138,30 @@ class PackedModel:
             return self.weights.vector(name) if self.weights.has(name) else None
 
         scale, decay = vector(f"{prefix}{names.SCALE}"), vector(f"{prefix}{names.DECAY_RATE}")
-        matrices: dict[str, Any] = {"key": None, "value": None}
-        matrices |= {part: self.weights.matrix(f"{name}.weight") for part, name in parts.items()}
-        kernel = None if attends else norm(names.KERNEL).reshape(-1, described.shape.taps).T
         before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
+        vectors = {f"{part}_bias": vector(f"{name}.bias") for part, name in matrices.items()} | {
+            "attention_norm": norm("input_layernorm"),
+            "mlp_norm": norm(before_mlp),
+            "attention_out_norm": norm("post_attention_layernorm", described.out_norms),
+            "mlp_out_norm": norm("post_feedforward_layernorm", described.out_norms),
+            "query_norm": norm("self_attn.q_norm", described.head_norms and attends),
+            "key_norm": norm("self_attn.k_norm", described.head_norms and attends and sizes.source is None),
+            "value_norm": np.ones(sizes.head_size, np.float32) if described.value_norm else None,
+            "input_norm": norm("post_per_layer_input_norm", described.inputs),
+            "convolution": None if attends else norm(names.KERNEL).reshape(-1, described.shape.taps).T,
+            "convolution_bias": vector(described.name(f"{prefix}{names.KERNEL}.bias")),
+            "sinks": vector(f"{prefix}{names.SINKS}"),
+            "decay_rate": None if decay is None else -np.exp(decay),
+            "decay_bias": vector(f"{prefix}{names.DECAY_BIAS}"),
+            "delta_norm": vector(f"{prefix}{names.DELTA_NORM}"),
+        }
         return LayerWeights(
-            **matrices,
-            **{
-                f"{part}_bias": vector(f"{name}.bias")
-                for part, name in parts.items()
-                if part not in (*names.INPUTS, "mixer_gate")
-            },
-            attention_norm=norm("input_layernorm"),
-            mlp_norm=norm(before_mlp),
-            attention_out_norm=norm("post_attention_layernorm", described.out_norms),
-            mlp_out_norm=norm("post_feedforward_layernorm", described.out_norms),
-            query_norm=norm("self_attn.q_norm", described.head_norms and attends),
-            key_norm=norm("self_attn.k_norm", described.head_norms and attends and sizes.source is None),
-            value_norm=np.ones(sizes.head_size, np.float32) if described.value_norm else None,
-            input_norm=norm("post_per_layer_input_norm", described.inputs),
-            scale=1.0 if scale is None else float(scale[0]),
             shape=sizes,
+            parts={part: self.weights.matrix(f"{name}.weight") for part, name in matrices.items()}
+            | {name: each for name, each in vectors.items() if each is not None},
             window=described.windows[number],
             rope=described.ropes[number],
-            convolution=kernel,
-            convolution_bias=vector(described.name(f"{prefix}{names.KERNEL}.bias")),
-            sinks=vector(f"{prefix}{names.SINKS}"),
-            decay_rate=None if decay is None else -np.exp(decay),
-            decay_bias=vector(f"{prefix}{names.DECAY_BIAS}"),
-            delta_norm=vector(f"{prefix}{names.DELTA_NORM}"),
+            scale=1.0 if scale is None else float(scale[0]),
         )
 
 
@@ -235,7 +231,9 @@ def _state_entry(packed: PackedModel, name: str, shape: torch.Size) -> Tensor:
         name = names.EMBEDDING
     part = name.split(".")[-2]
     if is_experts(name):
-        return joined([_stored(packed, each) for each in matrices_of(name)], shape, packed.described.family)
+        family = family_of(packed.described.family)
+        parts = [_stored(packed, each) for each in matrices_of(name)]
+        return joined(parts, shape[0], in_turn=family is not None and family.experts_in_turn)
     if (rows := packed.described.gated_rows(name)) is not None:
         gate = name.replace(names.MATRICES["query"], names.QUERY_GATE)
         order = np.argsort(np.concatenate([rows, packed.described.gated_rows(gate)]))

@@ -12,7 +12,7 @@ MATRICES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Matrices of a layer: field of `engine.kernels.decoder_weights.LayerWeights` to name."""
+"""Matrices of a layer: part of `engine.kernels.layer_weights.LayerWeights` to name."""
 ROUTER = "mlp.gate"
 """Its presence makes the MLP of a layer a mixture of experts."""
 NORMS = (
@@ -51,27 +51,5 @@ DECAY_RATE, DECAY_BIAS, DELTA_NORM = "linear_attn.A_log", "linear_attn.dt_bias",
 """Vectors of a delta net; the first is the logarithm of the rate."""
 VECTORS = (SINKS, SCALE, DECAY_RATE, DECAY_BIAS, DELTA_NORM)
 """Vectors whose names have no suffix, and are the same in all families."""
-OWN_NAMES = {
-    "lfm2": {
-        "model.norm": "model.embedding_norm",
-        "self_attn.o_proj": "self_attn.out_proj",
-        "self_attn.q_norm": "self_attn.q_layernorm",
-        "self_attn.k_norm": "self_attn.k_layernorm",
-        "mlp.gate_proj": "feed_forward.w1",
-        "mlp.up_proj": "feed_forward.w3",
-        "mlp.down_proj": "feed_forward.w2",
-        "input_layernorm": "operator_norm",
-        "post_attention_layernorm": "ffn_norm",
-    },
-    "gpt_oss": {ROUTER: "mlp.router"},
-    "qwen3_5_text": {
-        KERNEL: "linear_attn.conv1d",
-        "conv.in_proj": "linear_attn.in_proj_qkv",
-        "conv.out_proj": "linear_attn.out_proj",
-    },
-}
-"""Names of some families for weights that the others name alike."""
-ROUTER_NAMES = tuple(f"{name}.weight" for name in (ROUTER, OWN_NAMES["gpt_oss"][ROUTER]))
-"""Ends of the names of routers in all families."""
-UNQUANTIZED = (*ROUTER_NAMES, *(f"{DELTA_NET[part]}.weight" for part in ("key", "value")))
-"""Ends of the names of matrices with few weights that much depends on."""
+UNQUANTIZED = tuple(f"{DELTA_NET[part]}.weight" for part in ("key", "value"))
+"""Ends of the names of matrices besides routers with few weights that much depends on."""

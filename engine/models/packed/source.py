@@ -14,9 +14,10 @@ from torch import Tensor
 from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import TEXT_PART, is_finite, weight_files
-from specchat.engine.models.packed.experts import IN_TURN, is_experts, parameter_of
+from specchat.engine.models.family import Family
+from specchat.engine.models.packed.experts import is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
-from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, UNQUANTIZED
+from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, ROUTER, UNQUANTIZED
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -32,16 +33,17 @@ class CheckpointSource:
     Args:
         folder: of the model.
         method: one of `engine.models.packed.quantize.METHODS`.
-        family: transformers' model type.
+        family: of the model.
 
     Attributes:
         format: display name of the format of most weights: Q8, Q4 or MXFP4.
     """
 
-    def __init__(self, folder: Path, method: str, family: str) -> None:
+    def __init__(self, folder: Path, method: str, family: Family) -> None:
         from safetensors import safe_open
 
-        self._folder, self._method, self._in_turn = folder, method, family in IN_TURN
+        self._folder, self._method, self.family = folder, method, family
+        self._unquantized = (*UNQUANTIZED, f"{family.name(ROUTER)}.weight")
         self._files: dict[str, tuple[Any, str]] = {}
         """File of each weight, and its name there."""
         for file in weight_files(folder):
@@ -64,14 +66,14 @@ class CheckpointSource:
         )
 
     def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, quantised unless it is one of `UNQUANTIZED`, or the group size does not fit."""
+        """A two-dimensional weight, quantised unless it is small and much depends on it, or groups do not fit."""
         if self._is_mxfp4(name):
             arrays = _mxfp4(*self._blocks(name))
             if arrays.is_damaged:
                 raise self._damaged(name)
             return arrays
         weight = self._weight(name)
-        if weight.shape[1] % GROUP or name.endswith(UNQUANTIZED):
+        if weight.shape[1] % GROUP or name.endswith(self._unquantized):
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())
         return quantize(weight, "q8" if name in (EMBEDDING, OUTPUT) else self._method)
@@ -92,7 +94,7 @@ class CheckpointSource:
 
     def _parameter(self, name: str) -> tuple[str, slice]:
         """The parameter with the rows of a weight of experts, and their places in it; other weights are their own."""
-        return parameter_of(name) if self._in_turn and is_experts(name) else (name, slice(None))
+        return parameter_of(name) if self.family.experts_in_turn and is_experts(name) else (name, slice(None))
 
     def _is_mxfp4(self, name: str) -> bool:
         return self._parameter(name)[0] + _BLOCKS in self._files

@@ -20,11 +20,11 @@ from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import AUTO, parse_gamma
 from specchat.engine.tools.bench.figures import Traffic, copy_bandwidth
 from specchat.engine.tools.bench.peers import PEERS, Peers
-from specchat.engine.tools.bench.report import BenchReport, Setting
+from specchat.engine.tools.bench.report import BenchReport
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
-from specchat.engine.tools.runner import BASELINE, NONE, Say, choose_variants, config_of, require_least, running
+from specchat.engine.tools.runner import BASELINE, NONE, Say, ToolOptions, choose_variants, require_least, running
 from specchat.engine.worker.assembly import Assembly
 
 ALL = "all"
@@ -34,25 +34,20 @@ LARGEST_BATCH = 32
 """Largest batch size that `--crossover` tries, unless a larger one is given."""
 _SYNTHETIC = """\
 SYNTHETIC: random weights in the shape {}, set to agree at {:g} of all tokens. The work is real, the text is noise."""
-_OF_READY = ("target", "draft", "device", "device_name", "dtype", "weight_bytes", "cache_bytes")
 _PROMPT_ROOM = 1024
 """Context in tokens besides the reply; longer than every shipped prompt."""
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(ToolOptions):
     """Options of the command line.
 
     Raises:
         EngineError: options contradict each other, or a value is unknown.
     """
 
-    models: Path
-    """Folder of fetched and converted models."""
     command: str
     """The command as typed, for the report."""
-    target: str | None = None
-    draft: str | None = None
     drafters: tuple[str, ...] = (AUTO,)
     """Names of drafters; auto is the default of a chat, all is each of them."""
     gammas: tuple[str, ...] = (AUTO,)
@@ -63,9 +58,6 @@ class BenchOptions:
     """Largest number of prompts per set."""
     max_tokens: int = 64
     passes: int = 3
-    dtype: str = "auto"
-    quantize: str = "auto"
-    device: str = "auto"
     peers: tuple[str, ...] = ()
     llama_cpp: Path | None = None
     """Folder that xllamacpp was installed into, for the peer llama.cpp; None for this environment."""
@@ -79,8 +71,6 @@ class BenchOptions:
     shape: str | None = None
     slots: int | None = None
     """Slots of the KV cache; None for the largest batch."""
-    context: int | None = None
-    """Tokens per slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
         for peer in self.peers:
@@ -122,13 +112,14 @@ def run(options: BenchOptions, say: Say) -> BenchReport:
 
 
 def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say) -> BenchReport:
+    # Imports that `held_memory` is not to count.
+    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401
+
     largest = max(*plan.batches, (options.slots or LARGEST_BATCH) if options.crossover else 1)
     context = options.context or max(_PROMPT_ROOM, options.prompt_tokens or 0) + plan.max_tokens
-    config = config_of(options, slots=options.slots or largest, context=context, seed=plan.seed)
+    config = options.config(slots=options.slots or largest, context=context, seed=plan.seed)
     load = None if options.synthetic is None else synthetic(options.synthetic, options.shapes)
     say("loading")
-    from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: F401 so that imports do not count as held
-
     before = held_memory(pick_device(config.device))
     with running(config, load) as (engine, ready, made):
         variants = choose_variants(() if ALL in options.drafters else options.drafters, plan.gammas, ready)
@@ -149,14 +140,18 @@ def _run(options: BenchOptions, plan: Plan, sets: Sequence[PromptSet], say: Say)
         length = options.prompt_tokens
         readings = measure_reading(suite, variants, peers.peers, length, sorted(known)) if length else []
         after = held_memory(made.target.device)
-        setting = Setting(
-            **{name: getattr(ready, name) for name in _OF_READY},
-            synthetic=None if options.synthetic is None else _SYNTHETIC.format(options.shapes, options.synthetic),
-            threads=torch.get_num_threads(),
-            held_bytes=None if peers.peers or before is None or after is None else after - before,
-            copy_bandwidth=suite.bandwidth,
-            instruction_sets=_instruction_sets(made) | peers.instruction_sets,
-        )
+        setting = {
+            "target": ready.target,
+            "draft": ready.draft,
+            "synthetic": load and _SYNTHETIC.format(options.shapes, options.synthetic),
+            **{name: getattr(ready, name) for name in ("device", "device_name", "dtype")},
+            "threads": torch.get_num_threads(),
+            "weight_bytes": ready.weight_bytes,
+            "cache_bytes": ready.cache_bytes,
+            "held_bytes": None if peers.peers or before is None or after is None else after - before,
+            "copy_bandwidth": suite.bandwidth,
+            "instruction_sets": _instruction_sets(made) | peers.instruction_sets,
+        }
         notices = [notice.text for notice in engine.outbox.drain() if isinstance(notice, Notice)]
     return BenchReport(
         command=options.command,

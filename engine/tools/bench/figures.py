@@ -21,6 +21,7 @@ from specchat.engine.device.device import available_memory
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.models.load import held
 from specchat.engine.models.packed.load import Model, PackedModel
+from specchat.engine.registry import DRAFTERS, Reads
 from specchat.engine.round import Round
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.runner import NONE, Variant, metrics_of
@@ -205,7 +206,7 @@ class Cell:
         self.rounds = whole.rounds
         """Rounds of the batch timed."""
         self.tokens_per_second = 1 / median(p.token_s for p in passes)
-        """Of all rows together, without prefill."""
+        """Speed of all rows together, without prefill."""
         times = (median(each) for each in zip(*(p.round_ms for p in passes), strict=True))
         self.draft_ms, self.verify_ms, self.rest_ms = times
         """Milliseconds per round; the rest is outside draft and verification, and includes the time between rounds."""
@@ -241,10 +242,11 @@ class Cell:
 
 def _bytes_per_token(counted: Tally, drafter: str, traffic: Traffic) -> float | None:
     """Bytes read per token emitted; None where they are unknown, as with drafters of several kinds of draft steps."""
-    if not counted.tokens or drafter in ("hierarchical", "merged") or not traffic.weights:
+    reads = DRAFTERS[drafter].reads
+    if not counted.tokens or reads is Reads.OTHER or not traffic.weights:
         return None
     read = counted.rounds * traffic.weights + counted.positions * traffic.cache
-    if drafter in ("model", "model-tree", "head", "combined"):
+    if reads is Reads.DRAFT:
         read += counted.steps * traffic.draft_weights + counted.draft_positions * traffic.draft_cache
     return read / counted.tokens
 

@@ -30,23 +30,17 @@ class LlamaServer:
     """A server whose process ends with this one.
 
     Args:
-        library: folder of xllamacpp (`load_library`).
-        file: the GGUF file.
-        context: tokens per slot.
-        slots: number of slots.
-        gamma: draft length of its prompt lookup; 0 for plain decoding.
-        threads: CPU threads.
-        gpu: whether it may use a GPU.
+        settings: library (folder of xllamacpp, see `load_library`), file (the GGUF file), context (tokens per slot),
+            slots, gamma (draft length of its prompt lookup; 0 for plain decoding), threads, and gpu (whether it may use
+            one).
 
     Raises:
         EngineError: llama.cpp is not installed, cannot read the file, has too little memory, or crashed.
     """
 
-    def __init__(
-        self, library: Path | None, file: Path, context: int, slots: int, gamma: int, threads: int, gpu: bool
-    ) -> None:
+    def __init__(self, **settings: Any) -> None:
         self._process = ProcessPoolExecutor(1, get_context("spawn"))
-        self._ask(_start, library, file, context, slots, gamma, threads, gpu)
+        self._call(_start, settings)
 
     def complete(self, requests: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         """Timings of requests that run at the same time.
@@ -54,17 +48,17 @@ class LlamaServer:
         Raises:
             EngineError: llama.cpp reports a failure, or crashed.
         """
-        answers = self._ask(_complete, requests)
+        answers = self._call(_complete, requests)
         for answer in answers:
             if "error" in answer:
                 raise EngineError(f"llama.cpp failed: {answer['error'].get('message', answer['error'])}")
         return [dict(answer["timings"]) for answer in answers]
 
-    def _ask(self, function: Callable[..., Any], *given: object) -> Any:
+    def _call(self, function: Callable[[Any], Any], given: Any) -> Any:
         """Result of a function in the server's process."""
         ended = "the process of llama.cpp has ended by itself: try without --peer llama.cpp"
         with errors_as(lambda _: ended, BrokenProcessPool):
-            return self._process.submit(function, *given).result()
+            return self._process.submit(function, given).result()
 
 
 def load_library(folder: Path | None) -> Any:
@@ -97,17 +91,18 @@ def describe(library: Any) -> tuple[str, str]:
     return f"xllamacpp {version('xllamacpp')}", ", ".join(name.strip() for name, on in pairs if on.strip() != "0")
 
 
-def _start(folder: Path | None, file: Path, context: int, slots: int, gamma: int, threads: int, gpu: bool) -> None:
+def _start(settings: dict[str, Any]) -> None:
     """Start the server of this process."""
-    library = load_library(folder)
+    library, file = load_library(settings["library"]), settings["file"]
+    context, slots, gamma = (settings[name] for name in ("context", "slots", "gamma"))
     parameters = library.CommonParams()  # its defaults for everything else
     parameters.model.path = str(file)
     parameters.n_ctx = context * slots
     parameters.n_parallel = slots
-    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = threads
+    parameters.cpuparams.n_threads = parameters.cpuparams_batch.n_threads = settings["threads"]
     parameters.port = 0
     parameters.verbosity = -1
-    if not gpu:
+    if not settings["gpu"]:
         parameters.n_gpu_layers = 0
     if gamma:
         speculative = parameters.speculative

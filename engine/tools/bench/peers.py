@@ -150,9 +150,8 @@ class LoopPeer(Peer):
     @torch.inference_mode()
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:  # noqa: ARG002
         texts = [prompt.encode(self._loaded.tokenizer) for prompt in prompts]
-        device = self._target.device
-        slots = list(range(len(texts)))
-        for slot, ids in zip(slots, texts, strict=True):
+        device, slots = self._target.device, list(range(len(texts)))
+        for slot, ids in enumerate(texts):
             self._target.prefill(torch.tensor([ids[:-1]], device=device), [slot], [0])
         lengths = [len(ids) - 1 for ids in texts]
         tokens = torch.tensor([[ids[-1]] for ids in texts], device=device)
@@ -195,10 +194,9 @@ class TransformersPeer(Peer):
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
         clock = BatchClock(self._loaded.eos_ids)
         texts = [torch.tensor(prompt.encode(self._loaded.tokenizer), device=self._loaded.device) for prompt in prompts]
-        ids, mask = (
-            pad_sequence(rows, batch_first=True, padding_value=padding, padding_side="left")
-            for rows, padding in ((texts, self._pad), ([torch.ones_like(text) for text in texts], 0))
-        )
+        left = {"batch_first": True, "padding_side": "left"}
+        ids = pad_sequence(texts, padding_value=self._pad, **left)  # type: ignore[arg-type]
+        mask = pad_sequence([torch.ones_like(text) for text in texts], **left)  # type: ignore[arg-type]
         sampling = {"do_sample": True, "temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
         config = _generation_config(
             max_new_tokens=max_tokens,
@@ -261,8 +259,8 @@ class LlamaCppPeer(Peer):
     def __init__(self, library: Path | None, file: Path, model: Model, context: int, slots: int, gamma: int) -> None:
         super().__init__("llama.cpp prompt lookup" if gamma else "llama.cpp", gamma, slots)
         self._tokenizer = model.tokenizer
-        threads, gpu = torch.get_num_threads(), model.device.type != "cpu"
-        self._server = LlamaServer(library, file, context, slots, gamma, threads, gpu)
+        machine = {"threads": torch.get_num_threads(), "gpu": model.device.type != "cpu"}
+        self._server = LlamaServer(library=library, file=file, context=context, slots=slots, gamma=gamma, **machine)
 
     def read(self, ids: Sequence[int]) -> float | None:
         """Seconds to read a prompt without its last token, which the first pass of a reply reads."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 from specchat.engine.progress import size_text
 from specchat.engine.tools.bench.figures import Cell, PeerCell, Place
 from specchat.engine.tools.bench.suite import Crossover, Plan, ReadingCell
-from specchat.engine.tools.report import Table, json_report, number, paragraphs
+from specchat.engine.tools.report import Columns, Table, json_report, number, paragraphs
 from specchat.engine.tools.runner import BASELINE
 
 _POSITIONS = 5
@@ -28,7 +29,7 @@ measured    time per token of plain decoding / time per token, in the same run
 against     time per token of the peer / time per token of ours, in the same run
 MB/token    weights and KV cache read per token; then per second, and as a fraction of the copy bandwidth
 """
-_COLUMNS: dict[str, Callable[[Cell], str]] = {
+_SPEED: Columns = {
     "drafter": lambda cell: cell.drafter,
     "gamma": lambda cell: cell.gamma,
     "tokens/s": lambda cell: f"{cell.tokens_per_second:.1f}",
@@ -46,46 +47,14 @@ _COLUMNS: dict[str, Callable[[Cell], str]] = {
     "GB/s": lambda cell: number(cell.bytes_per_second, "{:.1f}", 1e-9),
     "of copy": lambda cell: number(cell.roofline, "{:.0%}"),
 }
-"""Columns of the main table."""
+"""Columns of the main table; peers have four of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Machine, models and versions of a measurement."""
-
-    target: str
-    draft: str | None
-    synthetic: str | None
-    """Notice that the models have random weights; None for real ones."""
-    device: str
-    device_name: str
-    dtype: str
-    threads: int
-    weight_bytes: int
-    cache_bytes: int
-    held_bytes: int | None
-    """Bytes of the device's memory that the engine holds after the passes, tokenizer included; None if unknown, or if
-    peers hold some too."""
-    copy_bandwidth: float
-    """Bytes read plus bytes written per second."""
-    instruction_sets: dict[str, str]
-    """Instruction sets that the engine and its peers use on the CPU, by name, as far as they report them."""
-
-    def text(self, versions: dict[str, str]) -> str:
-        """The head of the report."""
-        share = (self.held_bytes or 0) / (self.weight_bytes + self.cache_bytes)
-        held = f", in memory {share:.2f} of both" if self.held_bytes else ""
-        models = f"{self.target}, draft {self.draft}" if self.draft else self.target
-        return "\n".join(
-            [
-                *([self.synthetic] if self.synthetic else []),
-                f"{models} in {self.dtype} on {self.device_name} ({self.device}, {self.threads} threads)",
-                f"weights {size_text(self.weight_bytes)}, cache {size_text(self.cache_bytes)}{held}, "
-                f"copy bandwidth {self.copy_bandwidth / 1e9:.1f} GB/s",
-                ", ".join(f"{name} {version}" for name, version in versions.items()),
-                *(f"{name} computes with {sets}" for name, sets in self.instruction_sets.items()),
-            ]
-        )
+_READING: Columns = {
+    "reader": lambda cell: cell.name,
+    "tokens/s": lambda cell: f"{cell.tokens_per_second:.0f}",
+    "measured": lambda cell: f"{cell.measured_speedup:.2f}x",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +63,11 @@ class BenchReport:
 
     command: str
     versions: dict[str, str]
-    setting: Setting
+    setting: dict[str, Any]
+    """Machine and models: target, draft, device, device_name, dtype, weight_bytes and cache_bytes as in `Ready`;
+    synthetic (notice that the models have random weights, or None), threads, held_bytes (memory of the device that the
+    engine holds after the passes, tokenizer included; None if unknown, or if peers hold some too), copy_bandwidth
+    (bytes read plus bytes written per second), and instruction_sets (of the engine and its peers on the CPU)."""
     plan: Plan
     cells: tuple[Cell, ...]
     peers: tuple[PeerCell, ...]
@@ -108,31 +81,42 @@ class BenchReport:
 
     def text(self) -> str:
         """The report as tables, with definitions of the columns."""
-        tables = (*self._speeds(), *self._readings(), *map(_crossover, self.crossovers))
-        return paragraphs(self.setting.text(self.versions), *tables, _DEFINITIONS, *self.notes)
+        crossovers = map(_crossover, self.crossovers)
+        return paragraphs(self._head(), *self._speeds(), self._readings(), *crossovers, _DEFINITIONS, *self.notes)
+
+    def _head(self) -> str:
+        about = self.setting
+        both = about["weight_bytes"] + about["cache_bytes"]
+        held = f", in memory {about['held_bytes'] / both:.2f} of both" if about["held_bytes"] else ""
+        models = f"{about['target']}, draft {about['draft']}" if about["draft"] else about["target"]
+        lines = [
+            about["synthetic"],
+            f"{models} in {about['dtype']} on {about['device_name']} ({about['device']}, {about['threads']} threads)",
+            f"weights {size_text(about['weight_bytes'])}, cache {size_text(about['cache_bytes'])}{held}, "
+            f"copy bandwidth {about['copy_bandwidth'] / 1e9:.1f} GB/s",
+            ", ".join(f"{name} {version}" for name, version in self.versions.items()),
+            *(f"{name} computes with {sets}" for name, sets in about["instruction_sets"].items()),
+        ]
+        return "\n".join(filter(None, lines))
 
     def _speeds(self) -> Iterator[str]:
         """Table of each prompt set, batch size and temperature."""
         for place, cells in groupby(self.cells, key=_place):
-            rows = [[show(cell) for show in _COLUMNS.values()] for cell in cells]
-            ratios = []
+            rows, ratios = [[show(cell) for show in _SPEED.values()] for cell in cells], []
             for peer in (peer for peer in self.peers if _place(peer) == place):
                 speed, speedup = f"{peer.tokens_per_second:.1f}", f"{peer.measured_speedup:.2f}x"
                 known = {"drafter": peer.name, "gamma": peer.gamma, "tokens/s": speed, "measured": speedup}
-                rows.append([known.get(column, "") for column in _COLUMNS])
+                rows.append([known.get(column, "") for column in _SPEED])
                 name = peer.name if peer.gamma == "-" else f"{peer.name} {peer.gamma}"
                 against = ", ".join(f"{variant} {ratio:.2f}x" for variant, ratio in peer.variants.items())
                 ratios.append(f"against {name}: {against}")
-            yield "\n".join([Table(tuple(_COLUMNS), rows, str(place)).text(), *ratios])
+            yield "\n".join([Table(tuple(_SPEED), rows, str(place)).text(), *ratios])
 
-    def _readings(self) -> Iterator[str]:
-        """Table of reading a prompt, if that was measured."""
-        if self.readings:
-            rows = [
-                (each.name, f"{each.tokens_per_second:.0f}", f"{each.measured_speedup:.2f}x") for each in self.readings
-            ]
-            title = f"reading a prompt of {self.readings[0].prompt_tokens} tokens"
-            yield Table(("reader", "tokens/s", "measured"), rows, title).text()
+    def _readings(self) -> str:
+        """Table of reading a prompt; empty if that was not measured."""
+        if not self.readings:
+            return ""
+        return Table.of(self.readings, _READING, f"reading a prompt of {self.readings[0].prompt_tokens} tokens").text()
 
 
 def _place(cell: Cell | PeerCell) -> Place:
@@ -140,25 +124,22 @@ def _place(cell: Cell | PeerCell) -> Place:
 
 
 def _positions(rates: tuple[float, ...]) -> str:
-    shown = [f"{100 * rate:.0f}" for rate in rates[:_POSITIONS]]
-    return " ".join([*shown, *([".."] if len(rates) > _POSITIONS else [])]) or "-"
+    shown = " ".join(f"{100 * rate:.0f}" for rate in rates[:_POSITIONS]) or "-"
+    return f"{shown} .." if len(rates) > _POSITIONS else shown
 
 
 def _crossover(found: Crossover) -> str:
     title = f"{found.drafter}, gamma {found.gamma}, {found.prompts}, temperature {found.temperature:g}, batch by batch"
-    rows = [
-        (
-            str(cell.batch),
-            f"{plain:.1f}",
-            f"{cell.tokens_per_second:.1f}",
-            f"{cell.measured_speedup:.2f}x",
-            number(cell.predicted_speedup, "{:.2f}x"),
-            number(cell.pass_ratio, "{:.2f}"),
-        )
-        for cell, plain in zip(found.cells, found.plain_tokens_per_second, strict=True)
-    ]
-    header = ("batch", "tokens/s none", f"tokens/s {found.drafter}", "measured", "predicted", "pass")
+    columns: Columns = {
+        "batch": lambda pair: str(pair[0].batch),
+        "tokens/s none": lambda pair: f"{pair[1]:.1f}",
+        f"tokens/s {found.drafter}": lambda pair: f"{pair[0].tokens_per_second:.1f}",
+        "measured": lambda pair: f"{pair[0].measured_speedup:.2f}x",
+        "predicted": lambda pair: _SPEED["predicted"](pair[0]),
+        "pass": lambda pair: _SPEED["pass"](pair[0]),
+    }
     verdict = f"It stops paying at a batch of {found.batch}."
     if found.batch is None:
         verdict = f"It still pays at a batch of {found.cells[-1].batch}, the largest tried."
-    return f"{Table(header, rows, title).text()}\n{verdict}"
+    pairs = zip(found.cells, found.plain_tokens_per_second, strict=True)
+    return f"{Table.of(pairs, columns, title).text()}\n{verdict}"

@@ -135,7 +135,7 @@ class Crossover:
         self.cells: list[Cell] = []
         """Cells of the variant, at batch sizes that double."""
         self.plain_tokens_per_second: list[float] = []
-        """Of plain decoding, at the same batch sizes."""
+        """Speed of plain decoding at the same batch sizes."""
         self.batch: int | None = None
         """Smallest batch size at which plain decoding was at least as fast; None if there was no such size."""
 
@@ -204,9 +204,8 @@ def measure_reading(
             prompt = Prompt(ids=tuple(draws.choices(known, k=length)))
             (events,) = run_pass(suite.engine, variant, [prompt], 1, Sampling(temperature=0), 1)
             paces[name].append(reading_pace(events))
-        for peer in peers:
-            seconds = None if peer.gamma else peer.read(draws.choices(known, k=length))
-            if seconds is not None:
+        for peer in (peer for peer in peers if not peer.gamma):
+            if (seconds := peer.read(draws.choices(known, k=length))) is not None:
                 paces.setdefault(peer.name, []).append(Pace(length - 1, seconds))
     return tuple(ReadingCell(name, length, taken[1:], paces[BASELINE][1:]) for name, taken in paces.items())
 
@@ -217,11 +216,9 @@ def reading_pace(events: Iterable[Event]) -> Pace:
     Raises:
         EngineError: nothing was read.
     """
-    reused, done, seconds = 0, 0, 0.0
-    for event in events:
-        if isinstance(event, Admitted):
-            reused = event.reused_tokens
-        elif isinstance(event, Prefilled):
-            done, seconds = event.done, seconds + event.seconds
+    events = list(events)
+    reused = sum(event.reused_tokens for event in events if isinstance(event, Admitted))
+    chunks = [event for event in events if isinstance(event, Prefilled)]
+    done = max((chunk.done for chunk in chunks), default=0)
     check(done > reused, "a prompt of this length is not read in a separate pass: give a longer one")
-    return Pace(done - reused, seconds)
+    return Pace(done - reused, sum(chunk.seconds for chunk in chunks))

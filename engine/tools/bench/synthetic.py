@@ -30,7 +30,7 @@ from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 _CERTAIN = 1000.0
 """Logit of the next token: larger than random weights reach, so that it has all probability."""
 _ENTRIES = 1 << 20
-"""Of the tables of a language."""
+"""Number of entries of a language's tables."""
 _PROMPTS = 16
 _PROMPT_TOKENS = 64
 

@@ -27,7 +27,7 @@ _UPDATES, _BATCH, _RATE = 400, 384, 2e-3
 
 
 def can_be_clustered(tokens: int) -> bool:
-    """Whether so many tokens make clusters that pay."""
+    """Whether a vocabulary of this number of tokens makes clusters that pay."""
     return tokens % SIZE == 0 and tokens // SIZE >= _FEWEST
 
 

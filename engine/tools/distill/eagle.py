@@ -89,12 +89,11 @@ class Eagle(Draft):
         target: Any = self.model.model
         embedding: Tensor = target.get_input_embeddings().weight
         device, found, count = embedding.device, list[Tensor](), 0
+        long_enough = (talk for talk in text if len(talk.tokens) > DEPTH + 1)
         with rounded(self.network), torch.autocast(device.type, torch.bfloat16, enabled=target.dtype != torch.float32):
-            for talk in text:
+            for talk in long_enough:
                 if count >= _OUTPUTS:
                     break
-                if len(talk.tokens) <= DEPTH + 1:
-                    continue
                 parts = (talk.tokens.long(), talk.sampled, talk.features, talk.log_total)
                 batch = Batch(*(part[None].to(device) for part in parts))
                 for drafted, places in unroll(self.network, embedding, batch, DEPTH):
@@ -183,7 +182,7 @@ def unroll(
 
 
 def head_shape(target: Any, name: str) -> HeadShape:
-    """Sizes of a draft head for a target, which are those of one of its layers.
+    """Sizes of a draft head for a target: the sizes of one of its layers.
 
     Args:
         target: a network of transformers.

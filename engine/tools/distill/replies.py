@@ -6,8 +6,8 @@ distilled on the queries that its target really answers.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,7 +18,8 @@ from specchat.engine.files import replacing
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA
-from specchat.engine.tools.distill.text import Conversation, Corpus
+from specchat.engine.tools.distill.text import Conversation, Corpus, state_size
+from specchat.engine.tools.distill.work_folder import DistillOptions
 from specchat.engine.tools.evaluate.drafters import evaluate
 from specchat.engine.tools.evaluate.rounds import passes
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, read_texts
@@ -32,7 +33,9 @@ _TOKENS = 100_000
 """Most tokens of text, the newest."""
 _SHARD_TOKENS = 8192
 _HELD_OUT, _MOST_HELD_OUT = 10, 20
-"""One of so many conversations is held out, the newest, and at most so many."""
+"""One of `_HELD_OUT` conversations is held out, the newest first, and at most `_MOST_HELD_OUT`."""
+TEMPERATURES = {"greedy": 0.0, "temperature 1": 1.0}
+"""Temperatures of the evaluation, by name."""
 _REPLY = 200
 """Tokens of a reply in the evaluation."""
 
@@ -78,8 +81,7 @@ def read_replies(
     texts = [text for text in read_texts([file], tokenizer)[0] if text.reply]
     texts = [text for text in texts if len(text.prompt) + len(text.reply) <= target.context]
     least = sum(min(len(text.prompt), _BEFORE) + len(text.reply) for text in texts)
-    size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
-    require_space(corpus.folder, min(least, _TOKENS) * size * len(target.taps), "training text")
+    require_space(corpus.folder, min(least, _TOKENS) * dtype.itemsize * state_size(target), "training text")
     read, held = 0, list[Conversation]()
     for number, text in enumerate(reversed(texts), 1):
         held.append(_read(target, text, dtype))
@@ -111,18 +113,19 @@ def _read(target: Backend, text: Text, dtype: torch.dtype) -> Conversation:
     return Conversation(tokens[kept], sampled[kept], features[kept].clone(), log_total[kept])
 
 
-def acceptance(common: Mapping[str, object], draft: Path, held: Path) -> dict[str, HeadAcceptance]:
+def acceptance(options: DistillOptions, draft: Path, held: Path) -> dict[str, HeadAcceptance]:
     """Acceptance of a head on held-out replies, by `specchat evaluate`: greedy, and at temperature 1.
 
     Args:
-        common: options of the target, by name.
+        options: options of the distillation.
         draft: folder of the head.
         held: conversations.
     """
-    more = {"files": (held,), "draft": str(draft), "drafters": ("head",), "gammas": (DEFAULT_GAMMA,)}
+    given: dict[str, Any] = {name: getattr(options, name) for name in ("models", "target", "device", "dtype")}
+    given |= {"files": (held,), "draft": str(draft), "drafters": ("head",), "gammas": (DEFAULT_GAMMA,)}
     reached = {}
-    for name, temperature in (("greedy", 0.0), ("temperature 1", 1.0)):
-        options = EvaluateOptions(**common, **more, max_tokens=_REPLY, temperature=temperature)  # type: ignore[arg-type]
-        found = evaluate(options, lambda _: None).figures()[0]
-        reached[name] = HeadAcceptance(found.alpha, found.by_position, found.tau)
+    for name, temperature in TEMPERATURES.items():
+        evaluation = evaluate(EvaluateOptions(**given, max_tokens=_REPLY, temperature=temperature), lambda _: None)
+        figures = evaluation.figures()[0]
+        reached[name] = HeadAcceptance(figures.alpha, figures.by_position, figures.tau)
     return reached

@@ -58,7 +58,7 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
 
 
 def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
-    """Tokens of a text, in pieces of whole lines; for conversations and traces, those of each reply."""
+    """Tokens of a text, in pieces of whole lines; for conversations and traces, the tokens of each reply."""
     if file.suffix in _CONVERSATIONS:
         texts, problems = read_texts([file], tokenizer)
         check(texts, "; ".join([f"{file} has no reply to count", *problems[:1]]))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import cycle, repeat
+from itertools import chain, cycle, repeat
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ from specchat.engine.tools.evaluate.rounds import row_of
 from specchat.engine.tools.prompts import Prompt
 
 _QUESTIONS = Sampling(temperature=0.8)
-"""Of user turns; at temperature 1 small models write nonsense."""
+"""Sampling of user turns; at temperature 1 small models write nonsense."""
 _MARKS = ("<<first>>", "<<second>>", "<<third>>")
 
 
@@ -78,9 +78,8 @@ class Corpus:
         return total
 
     def conversations(self) -> Iterator[Conversation]:
-        """Yield all conversations, oldest first, with one shard in memory at a time."""
-        for shard in self.shards:
-            yield from self.read(shard)
+        """All conversations, oldest first, with one shard in memory at a time."""
+        return chain.from_iterable(map(self.read, self.shards))
 
     def add(self, talks: Sequence[Conversation]) -> None:
         """Write one more shard atomically.
@@ -102,6 +101,12 @@ class Corpus:
         lengths = tensors.pop("lengths").tolist()
         parts = [torch.split(tensors[part.name], lengths) for part in fields(Conversation)]
         return [Conversation(*talk) for talk in zip(*parts, strict=True)]
+
+
+def state_size(target: Backend) -> int:
+    """Numbers of a token's tapped hidden states."""
+    embedded = target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device))
+    return embedded.numel() * len(target.taps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +136,8 @@ def own_questions(tokenizer: Any, name: str) -> Script:
             f"{name} has no chat template, so no conversations can be made with it: give prompts with --prompts, "
             "or choose a target made for chat"
         )
-    messages = [
-        {"role": role, "content": text} for role, text in zip(("user", "assistant", "user"), _MARKS, strict=True)
-    ]
+    roles = ("user", "assistant", "user")
+    messages = [{"role": role, "content": text} for role, text in zip(roles, _MARKS, strict=True)]
     # A template is a program of the model: it may raise anything.
     with errors_as(lambda error: f"the chat template of {name} cannot be used for distilling ({error})"):
         rest = render(tokenizer, messages)
@@ -165,8 +169,8 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
         raise EngineError(f"{file} cannot be read ({error}): give a text file with one prompt per line") from None
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     talks = [_turns(file, *each) if file.suffix == ".jsonl" else [each[1]] for each in numbered]
-    between = own_questions(tokenizer, name).follow_ups if any(len(turns) > 1 for turns in talks) else ((), ())
-    answer, question = between
+    several = any(len(turns) > 1 for turns in talks)
+    answer, question = own_questions(tokenizer, name).follow_ups if several else ((), ())
     scripts = []
     for first, *others in talks:
         follow_ups = (question + tuple(tokenizer.encode(turn, add_special_tokens=False)) + answer for turn in others)
@@ -194,7 +198,7 @@ class _Writing:
     given: Iterator[tuple[int, ...]]
     """Given parts to come."""
     settings: Iterator[Sampling]
-    """Of the turns to come."""
+    """Sampling of the turns to come."""
     turn: SequenceState = field(init=False)
     """The turn that is being written."""
     tokens: list[int] = field(default_factory=list)
@@ -230,8 +234,7 @@ class Rollout:
         self._random = torch.Generator().manual_seed(seed)
         slots, self._length = target.cache.slots, target.context
         self._penalties = Penalties(slots, self._length, target.device)
-        embedded = target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device))
-        self._features = torch.zeros(slots, self._length, embedded.numel() * len(target.taps), dtype=dtype)
+        self._features = torch.zeros(slots, self._length, state_size(target), dtype=dtype)
         self._log_total = torch.zeros(slots, self._length)
         self._rows = [self._begin(slot) for slot in range(slots)]
 

@@ -61,7 +61,7 @@ _LARGEST = 15
 """Largest 4-bit code."""
 
 Losses = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-"""From p and log q, [N, V'] each, the loss [N] of each position, and its gradient [N, V'] by the scores."""
+"""Function of p and log q, [N, V'] each: the loss [N] of each position, and its gradient [N, V'] by the scores."""
 
 
 class Batch(NamedTuple):
@@ -196,17 +196,14 @@ def positions_loss(
         batch: the text.
         losses: `cross_entropy` or `acceptance_loss`.
     """
-    found: list[Tensor] = []
-    rates: list[Tensor] = []
-    weights: list[float] = []
+    results = []
     for drafted, places in drafts:
         hidden = batch.tapped[:, places, -drafted.shape[-1] :].flatten(0, 1)
         log_total, counted = batch.log_total[:, places].flatten(), batch.counted[:, places + 1].flatten()
-        weights.append(_FADE ** len(weights))
-        loss, rate = ChunkedLoss.apply(drafted.flatten(0, 1), vocabulary, hidden, log_total, counted, losses)  # type: ignore[no-untyped-call]
-        found.append(weights[-1] * loss)
-        rates.append(rate)
-    return torch.stack(found).sum() / sum(weights), torch.stack(rates)
+        results.append(ChunkedLoss.apply(drafted.flatten(0, 1), vocabulary, hidden, log_total, counted, losses))  # type: ignore[no-untyped-call]
+    found, rates = map(torch.stack, zip(*results, strict=True))
+    weights = _FADE ** torch.arange(len(found), device=found.device)
+    return (weights * found).sum() / weights.sum(), rates
 
 
 def cross_entropy(p: Tensor, log_q: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,9 +28,9 @@ from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
-from specchat.engine.tools.distill.replies import LENGTH, acceptance, read_replies, split
+from specchat.engine.tools.distill.replies import LENGTH, TEMPERATURES, acceptance, read_replies, split
 from specchat.engine.tools.distill.tables import count_tables
-from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, read_prompts
+from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, read_prompts, state_size
 from specchat.engine.tools.distill.trainer import Draft, Trainer
 from specchat.engine.tools.distill.work_folder import (
     COUNTED,
@@ -165,12 +165,11 @@ def _on_chats(
 ) -> Distilled:
     """Acceptance of the starting draft and of the new one on held-out chats."""
     assert work.start is not None
-    common = {name: getattr(options, name) for name in ("models", "target", "device", "dtype")}
     progress("evaluation", "drafting along held-out chats", None)
-    before = acceptance(common, work.start, held)
+    before = acceptance(options, work.start, held)
     new = work.folder / "new"
     draft.save(new, replace(made, reached=before))
-    return replace(made, before=before, reached=acceptance(common, new, held))
+    return replace(made, before=before, reached=acceptance(options, new, held))
 
 
 def _read_chats(
@@ -210,8 +209,7 @@ def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: Work
             length = min(_LONG, model.context)
     target = make_runner(model, _ROWS[model.device.type] * _LENGTH // max(length, _LENGTH), length, 0, draft.taps)
     dtype = draft.model.dtype
-    size = dtype.itemsize * target.embedding_rows(torch.zeros(1, dtype=torch.long, device=target.device)).numel()
-    require_space(corpus.folder, 4 * _SHARD_TOKENS * size * len(draft.taps), "training text")
+    require_space(corpus.folder, 4 * _SHARD_TOKENS * dtype.itemsize * state_size(target), "training text")
     recommended = chat_sampling(options.target, model.recommended)
     settings = [*_SETTINGS, *[recommended] * (_RECOMMENDED * (recommended not in _SETTINGS))]
     rollout = Rollout(target, model.eos_ids, scripts, dtype, len(corpus.shards), settings, model.tokenizer)
@@ -270,18 +268,15 @@ def draft_vocabulary(
     for talk in corpus.conversations():
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
-    if options.chats is not None and total < _LEAST_OF_CHATS:
-        raise EngineError(f"the chats have {total} tokens of text and {_LEAST_OF_CHATS} are needed: chat first")
-    if options.chats is None and total < _LEAST_TOKENS and not _is_written(options):
-        raise EngineError(
-            f"the text given has {total} tokens and a draft head needs {_LEAST_TOKENS}: name more folders with --text"
-        )
-    if options.chats is None and total < _LEAST_TOKENS:
-        needed = math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)
-        raise EngineError(
-            f"{model.name} has written {total} tokens in the time given and a draft head needs {_LEAST_TOKENS}: "
-            f"give --minutes {needed} or more"
-        )
+    if options.chats is not None:
+        few = f"the chats have {total} tokens of text and {_LEAST_OF_CHATS} are needed: chat first"
+        check(total >= _LEAST_OF_CHATS, few)
+    elif total < _LEAST_TOKENS:
+        written, needed = f"the text given has {total} tokens", "name more folders with --text"
+        if _is_written(options):
+            written = f"{model.name} has written {total} tokens in the time given"
+            needed = f"give --minutes {math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)} or more"
+        raise EngineError(f"{written} and a draft head needs {_LEAST_TOKENS}: {needed}")
     share, least = _VOCABULARY
     most = min(max(size // share, least), size)
     if before is not None:
@@ -298,7 +293,7 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     config = EngineConfig(options.target, options.models, slots=options.slots, context=context, seed=0)
     variant, reached = Variant(draft.drafter, DEFAULT_GAMMA), {}
     with running(config, lambda config, _: draft.assemble(config)) as (engine, _, _):
-        for number, (name, temperature) in enumerate((("greedy", 0.0), ("temperature 1", 1.0))):
+        for number, (name, temperature) in enumerate(TEMPERATURES.items()):
             progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
             passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), _MAX_TOKENS)
             metrics = metrics_of(chain.from_iterable(passed))

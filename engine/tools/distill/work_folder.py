@@ -90,7 +90,7 @@ class Distilled:
     reached: Mapping[str, HeadAcceptance] = field(default_factory=dict)
     """Acceptance on prompts that are not in the text, greedy and at temperature 1; empty for counted tables."""
     before: Mapping[str, HeadAcceptance] = field(default_factory=dict)
-    """Of the starting draft, if both are of held-out chats; the rate at temperature 1 is then Σ min(p, q)."""
+    """Acceptance of the starting draft, if measured on held-out chats; the rate at temperature 1 is Σ min(p, q)."""
 
 
 @dataclass(slots=True)
@@ -232,7 +232,7 @@ class StartingDraft:
     """A finished draft that is trained further."""
 
     weights: Mapping[str, Tensor]
-    """By parameter name of the network that is trained."""
+    """Weights by parameter name of the network that is trained."""
     vocabulary: Tensor | None
     """[V'], int64: the tokens that it drafts; None if it drafts all of V."""
     tokens: int
@@ -246,7 +246,7 @@ class StartingDraft:
 def as_stated(
     folder: Path, about: Mapping[str, Any], weights: Mapping[str, Tensor], vocabulary: Tensor | None
 ) -> StartingDraft:
-    """A starting draft whose amounts are those of the folder's card, under `distilled`.
+    """A starting draft with the amounts of the folder's card, under `distilled`.
 
     Raises:
         EngineError: the card has none, because `distill` has not made the draft.
@@ -260,7 +260,7 @@ def as_stated(
 
 
 def other_sizes(folder: Path, target: str) -> EngineError:
-    """Error for a draft whose sizes differ from those of a new draft for this target."""
+    """Error for a draft whose sizes differ from a new draft's for this target."""
     return EngineError(f"{folder} has other sizes than distill gives a draft for {target}: begin without --from")
 
 

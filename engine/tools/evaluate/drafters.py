@@ -10,17 +10,18 @@ from dataclasses import asdict, dataclass
 from itertools import combinations, permutations
 
 from specchat.engine.engine import Engine
-from specchat.engine.errors import check, unknown_drafter
+from specchat.engine.errors import check
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
+from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way, finish, read
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Interval, Text, by_category, interval, select
-from specchat.engine.tools.report import Table, csv_report, json_report, one_line, paragraphs
-from specchat.engine.tools.runner import Say, config_of
+from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
+from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import Assembly, assemble, memory_errors
 
 MOST_SAMPLED = 500
@@ -29,6 +30,14 @@ OTHER_PROMPT = "it cannot be read: the model, the template or an earlier message
 _BAR = 30
 """Columns of the longest bar."""
 _EXAMPLES = 5
+_COLUMNS: Columns = {
+    "": lambda each: str(Way(each.drafter, each.gamma)),
+    "τ (95 %)": lambda each: f"{each.tau:.2f} ({each.tau_interval})",
+    "α (95 %)": lambda each: f"{each.alpha:.2f} ({each.alpha_interval})",
+    "c": lambda each: f"{each.c:.3f}",
+    "predicted": lambda each: f"{each.predicted_speedup:.2f}×",
+    "by position, %": lambda each: " ".join(f"{100 * rate:.0f}" for rate in each.by_position),
+}
 _CSV = ("drafter", "gamma", "category", "texts", "tested", "accepted", "alpha", "tau", "c", "predicted_speedup")
 
 
@@ -55,7 +64,7 @@ class Figures:
     c: float
     """Time of a draft step / time of a plain pass of the target."""
     predicted_speedup: float
-    """By Theorem 3.8, from α, c and the draft lengths that were run."""
+    """Speedup by Theorem 3.8, from α, c and the draft lengths that were run."""
 
     @classmethod
     def of(cls, drafter: str, gamma: int, category: str, courses: Sequence[Course]) -> Figures:
@@ -161,28 +170,17 @@ class Evaluation:
     def csv(self) -> str:
         """A line for each drafter, γ and category."""
         positions = [f"position_{place + 1}" for place in range(MAX_GAMMA)]
-        rows = [
-            [
-                *(getattr(each, name) for name in _CSV),
-                *each.alpha_interval,
-                *each.tau_interval,
-                *each.by_position,
-                *[""] * (MAX_GAMMA - len(each.by_position)),
-            ]
-            for each in self.figures()
-        ]
+        rows = []
+        for each in self.figures():
+            figures, empty = [getattr(each, name) for name in _CSV], [""] * (MAX_GAMMA - len(each.by_position))
+            rows.append([*figures, *each.alpha_interval, *each.tau_interval, *each.by_position, *empty])
         return csv_report([*_CSV, "alpha_low", "alpha_high", "tau_low", "tau_high", *positions], rows)
 
     def _only_one(self, has: Way, has_not: Way) -> list[list[int]]:
         """For each text, the positions of tokens that one drafter predicted and the other did not."""
-        return [
-            [
-                i
-                for i, (one, other) in enumerate(zip(ours.predicted, theirs.predicted, strict=True))
-                if one and not other
-            ]
-            for ours, theirs in zip(self.courses[has], self.courses[has_not], strict=True)
-        ]
+        pairs = zip(self.courses[has], self.courses[has_not], strict=True)
+        predicted = [zip(ours.predicted, theirs.predicted, strict=True) for ours, theirs in pairs]
+        return [[place for place, both in enumerate(each) if both == (True, False)] for each in predicted]
 
     def _differences(self, *pair: Way) -> Iterator[str]:
         """Numbers of tokens that one of two drafters predicted and the other did not, with examples."""
@@ -201,22 +199,11 @@ def _counted(number: int, name: str) -> str:
 def _tables(figures: Sequence[Figures], category: str) -> str:
     """Figures of one category, and a bar for each τ."""
     longest = max(each.tau for each in figures)
-    rows, bars = [], []
-    for each in figures:
-        way = str(Way(each.drafter, each.gamma))
-        rows.append(
-            (
-                way,
-                f"{each.tau:.2f} ({each.tau_interval})",
-                f"{each.alpha:.2f} ({each.alpha_interval})",
-                f"{each.c:.3f}",
-                f"{each.predicted_speedup:.2f}×",
-                " ".join(f"{100 * rate:.0f}" for rate in each.by_position),
-            )
-        )
-        bars.append((way, f"{'█' * round(_BAR * each.tau / longest)} τ {each.tau:.2f}"))
-    header = ("", "τ (95 %)", "α (95 %)", "c", "predicted", "by position, %")
-    table = Table(header, rows, one_line(category) or "all texts").text()
+    bars = [
+        (str(Way(each.drafter, each.gamma)), f"{'█' * round(_BAR * each.tau / longest)} τ {each.tau:.2f}")
+        for each in figures
+    ]
+    table = Table.of(figures, _COLUMNS, one_line(category) or "all texts").text()
     return f"{table}\n\n{Table(('', ''), bars, names=2).text()}"
 
 
@@ -231,7 +218,7 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     Raises:
         EngineError: a model is unavailable, a drafter is unknown, or no text can be used.
     """
-    config = config_of(options, slots=1, context=options.context)
+    config = options.config(slots=1)
     made = assemble(config, ignore_progress)
     require_decoder_only(made.model, "specchat evaluate reads texts with")
     known = [name for name in made.drafters if name != NO_DRAFTER]
@@ -270,9 +257,9 @@ class Alignment:
     temperature: float
     """Temperature that the reply was sampled at; 0 for greedy."""
     figures: tuple[Figures, Figures]
-    """Of each drafter, over the reply."""
+    """Figures of each drafter, over the reply."""
     places: tuple[Sequence[Place], Sequence[Place]]
-    """Of each drafter, one for each token of the reply."""
+    """For each drafter, one place per token of the reply."""
     names: Mapping[int, str]
     """Text of every proposed token."""
 
@@ -308,10 +295,8 @@ def align(
             request.not_drafted_from,
         )
         check(text.reply, "it cannot be read: it has no token")
-        reading = yield from read(
-            made.target, text, engine.config.prefill_chunk, sampled=not sampling.greedy, slot=slot
-        )
-        drafting = Drafting(made)
+        chunk, drafting = engine.config.prefill_chunk, Drafting(made)
+        reading = yield from read(made.target, text, chunk, sampled=not sampling.greedy, slot=slot)
         one = yield from drafting.along(reading, Way(drafters[0], gamma), sampling)
         other = yield from drafting.along(reading, Way(drafters[1], gamma), sampling)
         named = Detokenizer(made.model.tokenizer, ())

@@ -133,7 +133,7 @@ def _plain_pass(target: Backend, token: int, slot: int, place: int) -> float:
 
 
 class TextBackend(TensorBackend):
-    """A backend with the target's sizes whose logits are those of a reading: the text's own tokens if it is greedy.
+    """A backend with the target's sizes that returns logits of a reading: the text's own tokens if it is greedy.
 
     Logits after a draft that differs from the text are undefined. Drafters use the target itself.
 
@@ -143,7 +143,7 @@ class TextBackend(TensorBackend):
 
     def __init__(self, target: Backend) -> None:
         self.context, self.device, self.vocabulary = target.context, target.device, target.vocabulary
-        self.taps, self.cache = target.taps, target.cache
+        self.taps, self.cache = target.taps, target.cache  # type: ignore[assignment] # `keep` does nothing
         self.embedding_rows = target.embedding_rows  # type: ignore[method-assign]
         self.output_rows = target.output_rows  # type: ignore[method-assign]
         self.reading: Reading | None = None
@@ -182,7 +182,7 @@ class TextBackend(TensorBackend):
 
 
 class _OfDrawn(Penalties):
-    """Penalties on logits that are the target's own; those of a greedy text are the text."""
+    """Penalties on logits that are the target's own; greedy texts have none, as their logits are made from the text."""
 
     def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
         """Adjustment of sampled rows; None for greedy ones."""
@@ -190,7 +190,7 @@ class _OfDrawn(Penalties):
 
 
 def _at(values: Tensor, places: Tensor) -> Tensor:
-    """Values at places, which are limited to those there are."""
+    """Values at places, which are limited to the range of the values."""
     return values[places.clamp(0, len(values) - 1)]
 
 
@@ -277,7 +277,7 @@ class Drafting:
         Greedy rounds emit the text as generation did. Along a sampled text one position is drafted for every token, and
         nothing is drawn: β is Σ min(p, q), or with several candidates the probability that one of them is accepted. A
         round is assumed to continue with probability β from token to token, up to γ of them (Leviathan et al. 2023,
-        section 3.1, with a separate β per token): drafts after the drafter's own tokens are assumed to equal those
+        section 3.1, with a separate β per token): drafts after the drafter's own tokens are assumed to equal drafts
         after the text.
 
         Raises:
@@ -293,7 +293,7 @@ class Drafting:
             if reading.states is not None:
                 drafters.on_hidden_states([row], reading.states[None, :last])
             row.cached = last
-            while row.undrafted:
+            while not drafters.has_read(row):
                 drafters.prefill([row])
                 yield
             while row.emitted < len(text.reply):

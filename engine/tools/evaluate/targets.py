@@ -19,13 +19,11 @@ from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.rounds import passes
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, select
-from specchat.engine.tools.report import Table, csv_report, json_report, one_line, paragraphs
-from specchat.engine.tools.runner import Say, config_of
+from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
+from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import assemble, memory_errors
 
 _EXAMPLES = 10
-_HEADER = ("", "texts", "tokens", "same top-1, % (95 %)", "KL, nats (95 %)", "tokens before the first",
-           "never differ", "top-2 gap, largest")  # fmt: skip
 _CSV = ("category", "texts", "tokens", "differing", "same", "kl", "whole", "first", "gap", "largest_gap")
 
 
@@ -119,22 +117,28 @@ def figures_of(category: str, found: Sequence[Divergence]) -> dict[str, Any]:
     }
 
 
-def _row(figures: dict[str, Any]) -> tuple[str, ...]:
-    """Row of the table."""
-    firsts = [figures[name] for name in ("first", "first_low", "first_high")]
-    first, low, high = ("∞" if each is None else f"{each:.0f}" for each in firsts)
-    low_same, high_same = figures["same_interval"]
-    low_kl, high_kl = figures["kl_interval"]
-    return (
-        one_line(figures["category"]) or "all texts",
-        str(figures["texts"]),
-        f"{figures['tokens']:,}",
-        f"{100 * figures['same']:.2f} ({100 * low_same:.2f}–{100 * high_same:.2f})",
-        f"{figures['kl']:.5f} ({low_kl:.5f}–{high_kl:.5f})",
-        f"{first} ({low}–{high})",
-        str(figures["whole"]),
-        "–" if figures["gap"] is None else f"{figures['gap']:.3f}, {figures['largest_gap']:.3f}",
-    )
+def _interval(figures: dict[str, Any], name: str, form: str, factor: float = 1.0) -> str:
+    """A figure with its 95 % interval."""
+    value, low, high = (form.format(factor * each) for each in (figures[name], *figures[f"{name}_interval"]))
+    return f"{value} ({low}–{high})"
+
+
+def _firsts(figures: dict[str, Any]) -> str:
+    """Median of the tokens before the first difference, with its interval."""
+    values = [figures[name] for name in ("first", "first_low", "first_high")]
+    return "{} ({}–{})".format(*("∞" if each is None else f"{each:.0f}" for each in values))
+
+
+_COLUMNS: Columns = {
+    "": lambda each: one_line(each["category"]) or "all texts",
+    "texts": lambda each: str(each["texts"]),
+    "tokens": lambda each: f"{each['tokens']:,}",
+    "same top-1, % (95 %)": lambda each: _interval(each, "same", "{:.2f}", 100),
+    "KL, nats (95 %)": lambda each: _interval(each, "kl", "{:.5f}"),
+    "tokens before the first": _firsts,
+    "never differ": lambda each: str(each["whole"]),
+    "top-2 gap, largest": lambda each: "–" if each["gap"] is None else f"{each['gap']:.3f}, {each['largest_gap']:.3f}",
+}
 
 
 def _same(found: Sequence[Divergence]) -> float:
@@ -182,7 +186,7 @@ class TargetComparison:
             f"{100 * ours:.1f} % of the tokens are the first one's own greedy choice, {100 * theirs:.1f} % the other's",
             *map(one_line, self.problems),
         ]
-        table = Table(_HEADER, list(map(_row, figures))).text()
+        table = Table.of(figures, _COLUMNS).text()
         return paragraphs("\n".join(head), table, "\n".join(self._first_differences()), f"reading {self.seconds:.1f} s")
 
     def json(self) -> str:
@@ -245,7 +249,7 @@ def compare_targets(options: EvaluateOptions, other: Against, say: Say) -> Targe
     """
     if Against(options.target, options.dtype, options.quantize) == other:
         raise EngineError("both targets are the same: name another model, or another dtype or quantisation of this one")
-    config = config_of(options, draft=None, heads=(), slots=1, context=options.context)
+    config = options.config(draft=None, heads=(), slots=1)
     ours, theirs = (assemble(each, ignore_progress) for each in (config, replace(config, **asdict(other))))
     for each in (ours, theirs):
         require_decoder_only(each.model, "specchat evaluate reads texts with")

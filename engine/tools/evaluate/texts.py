@@ -21,21 +21,16 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from specchat.engine.errors import EngineError, check
+from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.request import Message, Request, Sampling
 from specchat.engine.round import Round
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.report import one_line
-from specchat.engine.tools.runner import require_least
+from specchat.engine.tools.runner import ToolOptions, require_least
 from specchat.engine.trace import from_json
 
-_ROLES = {
-    "system": "system",
-    "user": "user",
-    "human": "user",
-    "assistant": "assistant",
-    "gpt": "assistant",
-    "model": "assistant",
-}
+_ROLES = dict.fromkeys(("user", "human"), "user") | dict.fromkeys(("assistant", "gpt", "model"), "assistant")
+_ROLES["system"] = "system"
 _MT_BENCH = {"turns", "choices"}
 """Keys of questions with their answers."""
 _RESAMPLES = 1000
@@ -46,21 +41,19 @@ _BEFORE = 8
 _Of = TypeVar("_Of")
 
 
-@dataclass(frozen=True, slots=True)
-class EvaluateOptions:
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions(ToolOptions):
     """Options of the command line.
 
     Raises:
         EngineError: a value is out of range.
     """
 
-    models: Path
-    target: str
+    target: str = DEFAULT_PRESET
     files: tuple[Path, ...]
     """Texts, as `read_texts` reads them."""
-    draft: str | None = None
     drafters: tuple[str, ...] = ()
-    """Names of those to evaluate; empty for all."""
+    """Names of drafters to evaluate; empty for all."""
     gammas: tuple[int, ...] = (4,)
     temperature: float = 0.0
     """Temperature that the texts were sampled at; 0 for greedy."""
@@ -68,9 +61,6 @@ class EvaluateOptions:
     """Largest number of texts."""
     max_tokens: int = 500
     """Most tokens of a reply that are used."""
-    device: str = "auto"
-    dtype: str = "auto"
-    quantize: str = "auto"
     context: int = 4096
     """Most tokens of a text, its prompt included."""
 
@@ -178,14 +168,13 @@ def _replies_of_trace(
             replies.setdefault(record.request_id, []).extend(record.emitted)
     texts = []
     for name, reply in replies.items():
-        if name not in requests:
-            continue
-        try:
-            prompt = encode(requests[name], tokenizer)
-        except EngineError as error:
-            problems.append(f"{file.name}, {name}: {error}")
-        else:
-            texts.append(Text(f"{file.name}, {name}", file.stem, tuple(prompt), tuple(reply)))
+        if name in requests:
+            where = f"{file.name}, {name}"
+            try:
+                prompt = encode(requests[name], tokenizer)
+                texts.append(Text(where, file.stem, tuple(prompt), tuple(reply)))
+            except EngineError as error:
+                problems.append(f"{where}: {error}")
     return texts
 
 
@@ -200,14 +189,13 @@ def _replies(where: str, entry: dict[str, Any], stem: str, tokenizer: Any, probl
                 prompt = encode(Request("evaluate", messages=messages[:place]), tokenizer)
                 reply = tokenizer.encode(message.content, add_special_tokens=False)
                 texts.append(Text(where, category, tuple(prompt), tuple(reply)))
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        problems.append(f"{where}: it has no conversation that is known here (messages, conversations or turns)")
-        return []
+        check(texts, "it has no reply")
     except EngineError as error:
         problems.append(f"{where}: {error}")
         return []
-    if not texts:
-        problems.append(f"{where}: it has no reply")
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        problems.append(f"{where}: it has no conversation that is known here (messages, conversations or turns)")
+        return []
     return texts
 
 
@@ -246,10 +234,8 @@ def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[list
         EngineError: a file cannot be read, or no text can be used.
     """
     found, problems = read_texts(options.files, tokenizer)
-    texts = []
-    for text in found:
-        room = max(context - len(text.prompt) - 1, 0)
-        texts.append(replace(text, reply=text.reply[: min(options.max_tokens, room)]))
+    rooms = [min(options.max_tokens, max(context - len(text.prompt) - 1, 0)) for text in found]
+    texts = [replace(text, reply=text.reply[:room]) for text, room in zip(found, rooms, strict=True)]
     texts = [text for text in texts if text.reply][: options.limit]
     check(texts, "; ".join(["there is no text to evaluate on", *problems[:3]]))
     return texts, problems
@@ -272,9 +258,9 @@ def interval(texts: Sequence[_Of], figure: Callable[[Sequence[_Of]], float]) -> 
     return Interval(values[int(_OUTSIDE * _RESAMPLES)], values[int((1 - _OUTSIDE) * _RESAMPLES) - 1])
 
 
-def by_category(found: Sequence[_Of], category: Callable[[_Of], str]) -> Iterator[tuple[str, Sequence[_Of]]]:
-    """All that was found, under an empty name; then each category, if there are several."""
-    yield "", found
-    names = list(dict.fromkeys(map(category, found)))
+def by_category(items: Sequence[_Of], category: Callable[[_Of], str]) -> Iterator[tuple[str, Sequence[_Of]]]:
+    """All items, under an empty name; then each category, if there are several."""
+    yield "", items
+    names = list(dict.fromkeys(map(category, items)))
     for name in names if len(names) > 1 else ():
-        yield name, [each for each in found if category(each) == name]
+        yield name, [each for each in items if category(each) == name]

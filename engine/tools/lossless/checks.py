@@ -12,7 +12,7 @@ import torch
 from specchat.engine.events import Event
 from specchat.engine.round import Round
 from specchat.engine.tools.lane_figures import first_difference
-from specchat.engine.tools.lossless.reference import Reference
+from specchat.engine.tools.lossless.reference import Reference, distribution
 from specchat.engine.tools.runner import reply_tokens
 
 EXACT = 1e-6
@@ -82,7 +82,7 @@ def check_greedy(
     reference: Reference,
     tolerance: float,
 ) -> GreedyCheck:
-    """Compare the replies of a drafter with those of plain decoding, and each token with the target's own choice.
+    """Compare the replies of a drafter with plain decoding, and each token with the target's own choice.
 
     Args:
         prompts: label and token ids of each.
@@ -93,26 +93,17 @@ def check_greedy(
     divergences: list[Divergence] = []
     worst = 0.0
     for (label, prompt), ours, theirs in zip(prompts, plain, speculative, strict=True):
-        scores = reference.scores(prompt, theirs)
+        scores = reference(prompt, theirs)
         top2 = scores.topk(2).values
         chosen = scores.gather(1, scores.new_tensor(theirs).long()[:, None])[:, 0]
         worst = max(worst, (top2[:, 0] - chosen).max().item())
         at = first_difference(ours, theirs)
         if at is not None:
             first, second = top2[min(at, len(theirs) - 1)].tolist()
-            divergences.append(Divergence(label, at, _at(ours, at), _at(theirs, at), first - second))
-    return GreedyCheck(
-        drafter=drafter,
-        prompts=len(prompts),
-        tokens=sum(map(len, speculative)),
-        divergences=tuple(divergences),
-        worst_deficit=worst,
-        tolerance=tolerance,
-    )
-
-
-def _at(tokens: Sequence[int], index: int) -> int | None:
-    return tokens[index] if index < len(tokens) else None
+            plain_token, token = (next(iter(reply[at : at + 1]), None) for reply in (ours, theirs))
+            divergences.append(Divergence(label, at, plain_token, token, first - second))
+    tokens = sum(map(len, speculative))
+    return GreedyCheck(drafter, len(prompts), tokens, tuple(divergences), worst, tolerance)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,29 +171,23 @@ def check_sampled(
     rounds = [event for events in replies for event in events if isinstance(event, Round)]
     pairs = [tuple(reply_tokens(events)[:2]) for events in replies]
     probabilities = _pair_probabilities(context.tokens, len(pairs), reference, eos, temperature)
-    return SampledCheck(
-        drafter=drafter,
-        context=context.label,
-        samples=len(pairs),
-        tested=sum(each.tested for each in rounds),
-        accepted=sum(each.accepted for each in rounds),
-        result=chi_square((_outcome(pair, probabilities) for pair in pairs), probabilities),
-        threshold=threshold,
-    )
+    tested, accepted = sum(each.tested for each in rounds), sum(each.accepted for each in rounds)
+    result = chi_square((_outcome(pair, probabilities) for pair in pairs), probabilities)
+    return SampledCheck(drafter, context.label, len(pairs), tested, accepted, result, threshold)
 
 
 def _pair_probabilities(
     context: Sequence[int], samples: int, reference: Reference, eos: Collection[int], temperature: float
 ) -> dict[tuple[int, ...], float]:
     """Target probabilities of the test's outcomes: p(x₁)·p(x₂ | x₁) of pairs, p(x₁) of rarer first tokens and EOS."""
-    first = reference.distribution(context, temperature)
+    first = distribution(reference, context, temperature)
     likely = {token: first[token].item() for token in first.topk(min(_MOST_HEADS, len(first))).indices.tolist()}
     heads = [token for token, p in likely.items() if p * samples >= 2 * LEAST_EXPECTED and token not in eos]
     probabilities: dict[tuple[int, ...], float] = {
         (token,): p for token, p in likely.items() if token not in heads and p * samples >= LEAST_EXPECTED
     }
     for token in heads:
-        joint = reference.distribution([*context, token], temperature) * likely[token]
+        joint = distribution(reference, [*context, token], temperature) * likely[token]
         often = (joint * samples >= LEAST_EXPECTED).nonzero()[:, 0].tolist()
         probabilities |= {(token, second): joint[second].item() for second in often}
         probabilities[token, _ANY_OTHER] = max(0.0, likely[token] - joint[often].sum().item())
@@ -247,7 +232,7 @@ def chi_square(sample: Iterable[Outcome], probabilities: Mapping[Outcome, float]
     # Conditional on the number of rare outcomes, the others follow their own probabilities.
     scale = sum(count for count, _ in cells) / sum(often for _, often in cells) if cells else 1.0
     statistic = sum((count - often * scale) ** 2 / (often * scale) for count, often in cells if scale)
-    # P(χ² ≥ statistic) with so many degrees of freedom.
+    # P(χ² ≥ statistic) with `degrees` degrees of freedom.
     halves = torch.tensor([degrees / 2, statistic / 2], dtype=torch.float64)
     chance = float(torch.special.gammaincc(*halves)) if degrees and scale else 1.0
     # Two tests of one sample: Bonferroni doubles the smaller p-value.

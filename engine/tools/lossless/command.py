@@ -6,7 +6,6 @@ import gc
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,10 +26,10 @@ from specchat.engine.tools import runner
 from specchat.engine.tools.lossless import checks
 from specchat.engine.tools.lossless.reference import (
     Fidelity,
-    ModelReference,
-    QuantizedReference,
     Reference,
     measure_fidelity,
+    model_reference,
+    quantized_reference,
 )
 from specchat.engine.tools.lossless.report import VerificationReport
 from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
@@ -44,18 +43,15 @@ _SEARCHED_TOKENS = 24
 """Tokens of each reply that is searched for contexts to sample at."""
 
 
-@dataclass(frozen=True, slots=True)
-class LosslessOptions:
+@dataclass(frozen=True, kw_only=True)
+class LosslessOptions(runner.ToolOptions):
     """Options of the command line.
 
     Raises:
         EngineError: a value is out of range.
     """
 
-    models: Path
     command: str
-    target: str | None = None
-    draft: str | None = None
     drafters: tuple[str, ...] = ()
     gamma: str = "4"
     prompts: tuple[str, ...] = SETS
@@ -68,13 +64,8 @@ class LosslessOptions:
     """Contexts to sample at, per drafter; None for `CONTEXTS`, or `limit` if that is less."""
     temperature: float = 1.0
     seed: int = 0
-    dtype: str = "auto"
-    quantize: str = "auto"
-    device: str = "auto"
     slots: int = SLOTS
     """Requests that run at once."""
-    context: int | None = None
-    """Tokens of a slot; None for as many as prompts and replies need."""
 
     def __post_init__(self) -> None:
         runner.require_least(limit=(self.limit, 1), samples=(self.samples, 20), contexts=(self.places, 1))
@@ -127,7 +118,7 @@ def run(options: LosslessOptions, say: runner.Say) -> VerificationReport:
         EngineError: bad options, or models that cannot be fetched, loaded or run.
     """
     context = options.context or _PROMPT_ROOM + options.max_tokens
-    config = runner.config_of(options, slots=options.slots, context=context, seed=options.seed)
+    config = options.config(slots=options.slots, context=context, seed=options.seed)
     evidence = _gather(options, config, say)
     gc.collect()  # release the engine's models before the target is loaded again
     if evidence.ready.device == "cuda":
@@ -177,18 +168,14 @@ def _sample(
         evidence.notes.append(f"{variant.drafter} drafted nothing in these prompts, so it was not sampled.")
     for context in contexts[: options.places]:
         say(f"sampling, {variant.drafter}, {context.label}")
-        requests = [
-            runner.make_request(variant, Prompt(ids=context.tokens), sampling, checks.TOKENS)
-            for _ in range(options.samples)
-        ]
-        evidence.sampled.append((variant, context, runner.run_requests(engine.submit, requests, options.slots)))
+        prompts = [Prompt(ids=context.tokens)] * options.samples
+        samples = runner.run_pass(engine, variant, prompts, options.slots, sampling, checks.TOKENS)
+        evidence.sampled.append((variant, context, samples))
 
 
 def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: runner.Say) -> VerificationReport:
     """Check the replies against the reference."""
-    eos, reference, fidelity = _reload(config, evidence)
-    of_codes = checks.EXACT if isinstance(reference, QuantizedReference) else checks.BY_CODES
-    tolerance = checks.TOLERANCES.get(evidence.ready.dtype, of_codes)
+    eos, reference, tolerance, fidelity = _reload(config, evidence)
     threshold = checks.FALSE_ALARM / max(1, len(evidence.sampled))
     plain = evidence.greedy[runner.NONE]
     greedy, sampled = [], []
@@ -200,36 +187,40 @@ def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, 
             say(f"checking the samples, {variant.drafter}, {context.label}")
             how = (reference, eos, options.temperature, threshold)
             sampled.append(checks.check_sampled(variant.drafter, context, samples, *how))
+    ready = evidence.ready
     return VerificationReport(
-        command=options.command,
-        target=evidence.ready.target,
-        draft=evidence.ready.draft,
-        device=evidence.ready.device_name,
-        dtype=evidence.ready.dtype,
-        gamma=parse_gamma(options.gamma),
-        temperature=options.temperature,
-        greedy=tuple(greedy),
-        sampled=tuple(sampled),
-        notes=tuple(evidence.notes),
-        fidelity=fidelity,
-        stopped=evidence.stopped,
-        decode=evidence.tokenizer.decode,
+        {
+            "command": options.command,
+            "target": ready.target,
+            "draft": ready.draft,
+            "device": ready.device_name,
+            "dtype": ready.dtype,
+            "gamma": parse_gamma(options.gamma),
+            "temperature": options.temperature,
+        },
+        tuple(greedy),
+        tuple(sampled),
+        tuple(evidence.notes),
+        fidelity,
+        evidence.stopped,
+        evidence.tokenizer.decode,
     )
 
 
-def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Reference, Fidelity | None]:
-    """EOS token ids of the target, the reference of the checks, and how far quantised weights are from float32."""
-    device, store = pick_device(config.device), ModelStore(config.models)
-    if evidence.ready.dtype in checks.TOLERANCES:
-        dtype = getattr(torch, evidence.ready.dtype)
-        loaded = load_model(resolve(config.target, store, ignore_progress), device, dtype, ignore_progress)
-        return loaded.eos_ids, ModelReference(loaded), None
+def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Reference, float, Fidelity | None]:
+    """EOS token ids of the target, the reference of the checks, ε, and how far quantised weights are from float32."""
+    device, store, dtype = pick_device(config.device), ModelStore(config.models), evidence.ready.dtype
+    if dtype in checks.TOLERANCES:
+        folder = resolve(config.target, store, ignore_progress)
+        loaded = load_model(folder, device, getattr(torch, dtype), ignore_progress)
+        return loaded.eos_ids, model_reference(loaded), checks.TOLERANCES[dtype], None
     packed = obtain_model(config.target, config, device, ignore_progress).model
     if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
-        return packed.eos_ids, ModelReference(packed), None
-    reference = QuantizedReference(packed, evidence.ready.context)
-    if evidence.stopped:  # measuring the fidelity would load another model
-        return packed.eos_ids, reference, None
-    dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
-    texts = [(tokens, reply) for (_, tokens), reply in zip(evidence.prompts, evidence.greedy[runner.NONE], strict=True)]
-    return packed.eos_ids, reference, measure_fidelity(packed.format, texts, reference, ModelReference(dequantized))
+        return packed.eos_ids, model_reference(packed), checks.BY_CODES, None
+    reference, fidelity = quantized_reference(packed, evidence.ready.context), None
+    if not evidence.stopped:  # measuring the fidelity loads another model
+        dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
+        replies = zip(evidence.prompts, evidence.greedy[runner.NONE], strict=True)
+        texts = [(tokens, reply) for (_, tokens), reply in replies]
+        fidelity = measure_fidelity(packed.format, texts, reference, model_reference(dequantized))
+    return packed.eos_ids, reference, checks.EXACT, fidelity

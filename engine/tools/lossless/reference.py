@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,44 +16,55 @@ from specchat.engine.models.packed.load import PackedModel
 
 KL_LIMIT, PERPLEXITY_LIMIT = 0.05, 0.01
 """Nats per token; relative difference."""
+Reference = Callable[[Sequence[int], Sequence[int]], Tensor]
+"""Scores of a reply after a context: logits [T, V], float32, from which each of its T tokens was chosen."""
 
 
-class Reference:
-    """Reference scores of a target."""
-
-    def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
-        """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""
-        raise NotImplementedError
-
-    def distribution(self, context: Sequence[int], temperature: float) -> Tensor:
-        """Next-token probabilities [V], float64, on the host, after a context."""
-        return (self.scores(context, [0])[0].double() / temperature).softmax(-1).cpu()
-
-
-class ModelReference(Reference):
+def model_reference(loaded: LoadedModel) -> Reference:
     """The target, run without any of the engine's code.
 
     Args:
         loaded: a model that the engine does not use: the engine changes the attention of its models.
     """
-
-    def __init__(self, loaded: LoadedModel) -> None:
-        self._network: Any = loaded.model
-        # Most networks can compute logits of the last positions only, which saves time for a large V.
-        self._can_keep = "logits_to_keep" in inspect.signature(self._network.forward).parameters
+    network: Any = loaded.model
+    # Most networks can compute logits of the last positions only, which saves time for a large V.
+    can_keep = "logits_to_keep" in inspect.signature(network.forward).parameters
 
     @torch.inference_mode()
-    def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
-        """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""
-        ids = torch.tensor([[*context, *reply[:-1]]], device=self._network.device)
-        keep = {"logits_to_keep": len(reply)} if self._can_keep else {}
-        logits: Tensor = self._network(input_ids=ids, use_cache=False, **keep).logits
+    def scores(context: Sequence[int], reply: Sequence[int]) -> Tensor:
+        ids = torch.tensor([[*context, *reply[:-1]]], device=network.device)
+        keep = {"logits_to_keep": len(reply)} if can_keep else {}
+        logits: Tensor = network(input_ids=ids, use_cache=False, **keep).logits
         return logits[0, -len(reply) :].float()
+
+    return scores
+
+
+def quantized_reference(model: PackedModel, context_length: int) -> Reference:
+    """The packed target, one row at a time, without speculation.
+
+    Args:
+        model: the packed model.
+        context_length: tokens of the longest prompt and reply.
+    """
+    runner = PackedBackend(model, 1, context_length, 1)
+
+    def scores(context: Sequence[int], reply: Sequence[int]) -> Tensor:
+        if len(context) > 1:
+            runner.prefill(torch.tensor([list(context[:-1])]), [0], [0])
+        return runner.forward(torch.tensor([[context[-1], *reply[:-1]]]), [0], [len(context) - 1])[0]
+
+    return scores
+
+
+def distribution(reference: Reference, context: Sequence[int], temperature: float) -> Tensor:
+    """Next-token probabilities [V], float64, on the host, after a context."""
+    return (reference(context, [0])[0].double() / temperature).softmax(-1).cpu()
 
 
 @dataclass(frozen=True, slots=True)
 class Fidelity:
-    """Quantised logits against those of the dequantised network, at every token of some replies."""
+    """Quantised logits against logits of the dequantised network, at every token of some replies."""
 
     format: str
     tokens: int
@@ -62,7 +73,7 @@ class Fidelity:
     agreement: float
     """Share of the tokens where both have the same first choice."""
     perplexity: float
-    """Of the replies, quantised."""
+    """Perplexity of the replies, quantised."""
     reference_perplexity: float
 
     @property
@@ -72,26 +83,8 @@ class Fidelity:
         return self.kl <= KL_LIMIT and change <= PERPLEXITY_LIMIT
 
 
-class QuantizedReference(Reference):
-    """The packed target, one row at a time, without speculation.
-
-    Args:
-        model: the packed model.
-        context: tokens of the longest prompt and reply.
-    """
-
-    def __init__(self, model: PackedModel, context: int) -> None:
-        self._runner = PackedBackend(model, 1, context, 1)
-
-    def scores(self, context: Sequence[int], reply: Sequence[int]) -> Tensor:
-        """Logits [T, V], float32, from which each of the T tokens of the reply was chosen."""
-        if len(context) > 1:
-            self._runner.prefill(torch.tensor([list(context[:-1])]), [0], [0])
-        return self._runner.forward(torch.tensor([[context[-1], *reply[:-1]]]), [0], [len(context) - 1])[0]
-
-
 def measure_fidelity(
-    name: str, texts: Sequence[tuple[Sequence[int], Sequence[int]]], ours: QuantizedReference, theirs: ModelReference
+    name: str, texts: Sequence[tuple[Sequence[int], Sequence[int]]], ours: Reference, theirs: Reference
 ) -> Fidelity:
     """Compare quantised and dequantised scores at every token of replies.
 
@@ -102,14 +95,13 @@ def measure_fidelity(
         theirs: the dequantised network.
     """
     divergence = agreed = loss = reference_loss = 0.0
-    tokens = 0
     for prompt, reply in texts:
-        p, q = (each.scores(prompt, reply).log_softmax(-1) for each in (theirs, ours))
+        p, q = (scores(prompt, reply).log_softmax(-1) for scores in (theirs, ours))
         chosen = torch.tensor(list(reply))[:, None]
         divergence += (p.exp() * (p - q)).sum().item()
         agreed += (p.argmax(-1) == q.argmax(-1)).sum().item()
         reference_loss -= p.gather(1, chosen).sum().item()
         loss -= q.gather(1, chosen).sum().item()
-        tokens += len(reply)
+    tokens = sum(len(reply) for _, reply in texts)
     perplexities = [float(torch.tensor(each / tokens).exp()) for each in (loss, reference_loss)]
     return Fidelity(name, tokens, divergence / tokens, agreed / tokens, *perplexities)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from specchat.engine.request import gamma_text
 from specchat.engine.tools.lossless.checks import FALSE_ALARM, Divergence, GreedyCheck, SampledCheck
 from specchat.engine.tools.lossless.reference import KL_LIMIT, PERPLEXITY_LIMIT, Fidelity
-from specchat.engine.tools.report import Table, json_report, paragraphs
+from specchat.engine.tools.report import Columns, Table, json_report, paragraphs
 from specchat.engine.tools.runner import BASELINE
 
 _LIMITS = f"""\
@@ -21,24 +22,39 @@ What it cannot show: that no other prompt differs. A sample bounds an error, it 
 smaller than 1 / sqrt(samples) goes unseen. With nothing wrong, one run in {1 / FALSE_ALARM:.0f} still fails."""
 
 
+_GREEDY: Columns = {
+    "drafter": lambda check: check.drafter,
+    "tokens": lambda check: str(check.tokens),
+    "replies as without drafts": lambda check: _same(check),
+    "largest deficit, logits": lambda check: f"{check.worst_deficit:.4f}",
+    "tolerance": lambda check: f"{check.tolerance:g}",
+    "": lambda check: _mark(check.passed),
+}
+_SAMPLED: Columns = {
+    "drafter": lambda check: check.drafter,
+    "place": lambda check: check.context,
+    "samples": lambda check: str(check.samples),
+    "accepted / tested": lambda check: f"{check.accepted} / {check.tested}",
+    "chi-square": lambda check: f"{check.result.statistic:.1f}",
+    "degrees": lambda check: str(check.result.degrees),
+    "p": lambda check: f"{check.result.p_value:.3g}",
+    "alarm below": lambda check: f"{check.threshold:.2g}",
+    "": lambda check: _mark(check.passed),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class VerificationReport:
     """Result of `specchat verify`."""
 
-    command: str
-    target: str
-    draft: str | None
-    device: str
-    dtype: str
-    gamma: int | None
-    temperature: float
-    """Temperature of the sampled checks."""
+    about: dict[str, Any]
+    """Fields of the JSON report: command, target, draft, device, dtype, gamma and temperature of the sampled checks."""
     greedy: tuple[GreedyCheck, ...]
     """Plain decoding first: it cannot diverge from itself, but its tokens are checked too."""
     sampled: tuple[SampledCheck, ...]
     notes: tuple[str, ...]
     fidelity: Fidelity | None
-    """Of quantised weights; None where the weights are not quantised."""
+    """Fidelity of quantised weights; None where the weights are not quantised."""
     stopped: bool
     """Whether it was stopped before everything was checked."""
     decode: Callable[[list[int]], str]
@@ -52,67 +68,32 @@ class VerificationReport:
 
     def json(self) -> str:
         """The whole report as one JSON object."""
-        checks = {
-            name: [{"passed": check.passed, **asdict(check)} for check in each]
-            for name, each in (("greedy", self.greedy), ("sampled", self.sampled))
-        }
-        figures = {"passed": self.passed, **asdict(replace(self, decode=str)), **checks}  # a tokenizer cannot be copied
-        del figures["decode"]
-        return json_report("verify", figures)
+        figures: dict[str, Any] = {"passed": self.passed, **self.about}
+        for name, checks in (("greedy", self.greedy), ("sampled", self.sampled)):
+            figures[name] = [{"passed": check.passed, **asdict(check)} for check in checks]
+        fidelity = asdict(self.fidelity) if self.fidelity else None
+        return json_report("verify", {**figures, "notes": self.notes, "fidelity": fidelity, "stopped": self.stopped})
 
     def text(self) -> str:
         """The report as tables."""
-        draft = f", draft {self.draft}" if self.draft else ""
+        about = self.about
+        draft = f", draft {about['draft']}" if about["draft"] else ""
         verdict = "PASSED: nothing differs beyond the stated tolerance."
         if self.stopped:
             verdict = "STOPPED before the end: nothing differs in what is listed here."
         if not self.passed:
             verdict = "FAILED: the output differs by more than rounding or chance explains."
+        title = f"Sampled at temperature {about['temperature']:g}, two tokens in a row"
         return paragraphs(
-            f"{self.target}{draft} in {self.dtype} on {self.device}, gamma {gamma_text(self.gamma)}",
-            self._greedy_table(),
+            f"{about['target']}{draft} in {about['dtype']} on {about['device']}, gamma {gamma_text(about['gamma'])}",
+            Table.of(self.greedy, _GREEDY, "Greedy, token by token").text(),
             "\n".join(self._divergence(check.drafter, each) for check in self.greedy for each in check.divergences),
-            self._sampled_table(),
+            Table.of(self.sampled, _SAMPLED, title, names=2).text() if self.sampled else "",
             _fidelity(self.fidelity) if self.fidelity else "",
             *self.notes,
             verdict,
             _LIMITS,
         )
-
-    def _greedy_table(self) -> str:
-        header = ("drafter", "tokens", "replies as without drafts", "largest deficit, logits", "tolerance", "")
-        rows = [
-            (
-                check.drafter,
-                str(check.tokens),
-                "-" if check.drafter == BASELINE else f"{check.prompts - len(check.divergences)} of {check.prompts}",
-                f"{check.worst_deficit:.4f}",
-                f"{check.tolerance:g}",
-                _mark(check.passed),
-            )
-            for check in self.greedy
-        ]
-        return Table(header, rows, "Greedy, token by token").text()
-
-    def _sampled_table(self) -> str:
-        if not self.sampled:
-            return ""
-        header = ("drafter", "place", "samples", "accepted / tested", "chi-square", "degrees", "p", "alarm below", "")
-        rows = [
-            (
-                check.drafter,
-                check.context,
-                str(check.samples),
-                f"{check.accepted} / {check.tested}",
-                f"{check.result.statistic:.1f}",
-                str(check.result.degrees),
-                f"{check.result.p_value:.3g}",
-                f"{check.threshold:.2g}",
-                _mark(check.passed),
-            )
-            for check in self.sampled
-        ]
-        return Table(header, rows, f"Sampled at temperature {self.temperature:g}, two tokens in a row", names=2).text()
 
     def _divergence(self, drafter: str, each: Divergence) -> str:
         tokens = (each.plain, each.speculative)
@@ -121,6 +102,12 @@ class VerificationReport:
             f"{drafter}, {each.prompt}: {other} instead of {plain} after {each.position} tokens, "
             f"where the target's first two choices are {each.top2_gap:.4f} logits apart"
         )
+
+
+def _same(check: GreedyCheck) -> str:
+    """Number of replies that are equal to the replies without drafts."""
+    same = f"{check.prompts - len(check.divergences)} of {check.prompts}"
+    return "-" if check.drafter == BASELINE else same
 
 
 def _fidelity(found: Fidelity) -> str:

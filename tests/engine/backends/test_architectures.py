@@ -1,7 +1,7 @@
 """Every decoder of transformers that is accepted here: ragged chains and trees give what a pass without a cache gives.
 
 The configurations are found in the auto mapping: what has a size is made small, and what cannot be made small that way,
-or is refused by `engine.models.checkpoint`, is skipped with the reason.
+or is refused by `engine.models.model_config`, is skipped with the reason.
 """
 
 import copy
@@ -18,7 +18,8 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.errors import EngineError
-from specchat.engine.models.checkpoint import Checkpoint, model_config
+from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.model_config import model_config
 from specchat.engine.progress import silence_transformers
 from tests.engine.scored import make_static, scored
 

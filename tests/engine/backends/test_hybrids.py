@@ -62,7 +62,7 @@ def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None
     backend.forward(torch.cat([text[40:42], text[:3]])[None], [1], [40])  # as many tokens, of which two are the same
     states = backend.states
     assert states.shapes
-    known = [states._slots[slot].at(42) for slot in (0, 1)]
+    known = [states.at(slot, 42) for slot in (0, 1)]
     assert known[0] is not None
     assert known[1] is not None
     # The experts of transformers round differently where other tokens choose them too.

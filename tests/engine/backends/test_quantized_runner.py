@@ -112,7 +112,7 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     # the kept path of the tree continues as the chain does
     path = tree.path(len(tree))
     scored(mine, rows, [0, 2], [start, beside], trees)
-    mine.cache.keep(torch.tensor([0]), torch.tensor([start]), torch.tensor([path]))
+    mine.cache.move(0, [start + node for node in path], start + 1)
     after = torch.tensor([[9]])
     mine.forward(fed[[0, *path]][None], [1], [start])
     behind = start + 1 + len(path)

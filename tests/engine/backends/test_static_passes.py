@@ -24,11 +24,13 @@ from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device import gpu
 from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import Graphs
 from specchat.engine.models.packed import gpu_layers
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
 
+CPU = torch.device("cpu")
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 SIZES = {
@@ -137,13 +139,12 @@ def test_attention_in_place_gives_what_that_to_copies_gives(network: Any, device
 
 
 def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_needed() -> None:
-    cache = KVCache([(1, 1, 1, 1)], 64, 5000, torch.device("cpu"), torch.float32)
-    passes = CapturedPasses(
-        cache, lambda tokens, *_: (tokens[..., None].float(), None), GraphPool(torch.device("cpu"), capture=False)
-    )
+    cache = KVCache([(1, 1, 1, 1)], 64, 5000, CPU, torch.float32)
+    pool = GraphPool(CPU, capture=False)
+    passes = CapturedPasses(cache, lambda tokens, *_: (tokens[..., None].float(), None), Graphs(CPU, 64, pool))
     passes.plan()
-    while passes.pool.planned:
-        passes.pool.capture_next()
+    while pool.planned:
+        pool.capture_next()
     captured = passes.graphs.keys
     assert len(captured) == 120
     assert captured[0] == (64, 17, 4999)

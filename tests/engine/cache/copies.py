@@ -6,8 +6,10 @@ from specchat.engine.cache.paged_cache import PagedCache
 
 def copy_text(cache: KVCache | PagedCache, source: int, target: int, length: int) -> None:
     """Let slot `target` know what `source` knows up to `length`."""
-    for layer in cache.stored:
-        if layer.numel():
-            layer[cache.place(target, 0, length)] = layer[cache.place(source, 0, length)]
+    for each in (*cache.keys, *cache.values):
+        if isinstance(cache, KVCache):
+            each[target, :, :length] = each[source, :, :length]
+        else:
+            each[cache.pool.tables[target]] = each[cache.pool.tables[source]]
     if cache.states:
         cache.states.give(target, cache.states.take(source, length))

@@ -5,7 +5,7 @@ from itertools import chain
 import pytest
 
 from specchat.engine import MAX_GAMMA
-from specchat.engine.drafters.registry import MOST_MODELS
+from specchat.engine.drafters.build_context import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.merged import PrefixTree, shares
 from tests.engine.drafters.models import related

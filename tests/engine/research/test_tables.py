@@ -169,12 +169,12 @@ def test_another_target_of_the_same_tokens_may_use_them(tables: Path, tmp_path: 
 @pytest.mark.parametrize(
     ("spoil", "sentence"),
     [
-        ("tensor", r"tables\.safetensors is broken \(.*times.*\): count the tables again"),
+        ("tensor", r"tables\.safetensors is broken \(.*times.*\): make the tables again"),
         ("cut", r"tables\.safetensors is broken"),
         ("missing", r"tables\.safetensors is broken"),
         ("size", r"is broken \(it is for 306 tokens, its card for 300, and .* has 320\)"),
-        ("card", r"has no tables \(tables\.json: .*\): count them with specchat distill --kind bigram"),
-        ("format", r"has tables of a newer specchat: update specchat"),
+        ("card", r"has no tables \(tables\.json: .*\): make the tables with specchat distill --kind bigram"),
+        ("format", r"is of a newer specchat: update specchat"),
         ("tokens", r"were counted for .*, which has other tokens than .*: count them for this target"),
     ],
 )

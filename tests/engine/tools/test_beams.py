@@ -31,7 +31,7 @@ def find(target: Path, prompt: str, beams: int, draft: Path | None = None, **opt
 
 
 def assert_as_in_transformers(found: FoundBeams, folder: Path, prompt: str, limit: int = 24) -> None:
-    """Compare tokens and scores with those of `generate(num_beams=…)` in float32."""
+    """Compare tokens and scores with `generate(num_beams=…)` in float32."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     ids = torch.tensor([encode(Request("beams", (Message("user", prompt),)), load_tokenizer(folder))])
     made = model.generate(

@@ -36,12 +36,8 @@ def drafting(rounds: int = 4, drafter: str = "ngram", share: float = 0.0, beta: 
 
 def test_a_lane_s_time_counts_from_its_submission_and_its_speed_from_its_first_round() -> None:
     lane = plain()
-    assert lane.seconds == pytest.approx(1.5)
-    assert lane.reading_s == pytest.approx(0.5)
-    assert lane.tokens_per_second == pytest.approx(10)
-    assert lane.passes == 10
-    assert lane.passes_saved == 0
-    assert lane.work == 1
+    assert (lane.seconds, lane.reading_s, lane.tokens_per_second) == pytest.approx((1.5, 0.5, 10))
+    assert (lane.passes, lane.passes_saved, lane.work) == (10, 0, 1)
 
 
 def test_passes_saved_and_work_are_counted() -> None:
@@ -63,12 +59,8 @@ def test_speedup_measured_and_predicted() -> None:
     assert both.cost_ratio == pytest.approx(c)
     assert both.predicted == pytest.approx(speedup_of_rounds(0.75, {4: 1}, c))
     assert both.measured_in_all == pytest.approx((1.5 / 10) / ((0.62 + 0.36) / 12))
-
-
-def test_lanes_the_other_way_round_give_the_inverse() -> None:
-    one, other = Comparison(plain(), drafting()), Comparison(drafting(), plain())
-    assert one.measured * other.measured == pytest.approx(1)  # type: ignore[operator]
-    assert one.predicted * other.predicted == pytest.approx(1)  # type: ignore[operator]
+    other = Comparison(drafting(), plain())
+    assert (both.measured * other.measured, both.predicted * other.predicted) == pytest.approx((1, 1))  # type: ignore[operator]
 
 
 def test_without_a_plain_lane_nothing_is_predicted() -> None:

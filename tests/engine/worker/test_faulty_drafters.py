@@ -14,7 +14,7 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.sampled import draw_drafts_of_seeds
 from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
 
-HOOKS = ("admit", "on_accepted", "on_hidden_states", "propose", "release")
+HOOKS = ("admit", "on_accepted", "on_hidden_states", "propose", "release", "unread")
 
 
 class Faulty(NGramDrafter):

@@ -62,7 +62,7 @@ def test_codes_that_are_not_there_are_refused(default_model: Path, tmp_path: Pat
 
 
 def test_a_newer_format_is_named(tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="is a draft head of a newer specchat: update specchat"):
+    with pytest.raises(EngineError, match="is of a newer specchat: update specchat"):
         read_card(head_with(tmp_path / "head", format=99))
 
 

@@ -14,8 +14,9 @@ from specchat.engine import EngineConfig, EngineError
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.convert import convert_gguf
-from specchat.engine.models.gguf.config import gguf_config
+from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.gguf_config import gguf_config
 from specchat.engine.models.load import LoadedModel, load_model, load_tokenizer
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import packed_folder
@@ -54,8 +55,14 @@ def loaded(folder: Path) -> LoadedModel:
 
 
 def source_of(file: Path) -> GgufSource:
+    return GgufSource(GgufHeader.read(file), config_of(file))
+
+
+def config_of(file: Path) -> Any:
     header = GgufHeader.read(file)
-    return GgufSource(header, gguf_config(header))
+    family = family_of_gguf(header.architecture)
+    assert family is not None
+    return gguf_config(header, family)
 
 
 def described(file: Path, folder: Path) -> Path:
@@ -73,7 +80,7 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **toleran
 @pytest.mark.parametrize("name", FILES)
 def test_the_configuration(name: str, folders: dict[str, Path]) -> None:
     stated: dict[str, Any] = loaded(folders[name]).model.config.to_dict()
-    config = gguf_config(GgufHeader.read(file_of(folders[name])))
+    config = config_of(file_of(folders[name]))
     found, known = config.to_dict(), set(type(config)().to_dict()) - NOT_IN_THE_FILE  # without strangers' settings
     assert {key: found[key] for key in known} == {key: stated[key] for key in known}
 
@@ -141,7 +148,7 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
     layer = mtp_layer(folders[name])
     file = write_gguf(name, folders[name], tmp_path / "mtp.gguf", mtp=layer)
     folder = described(file, tmp_path / "described")
-    assert gguf_config(GgufHeader.read(file)).mtp_num_hidden_layers == 1
+    assert config_of(file).mtp_num_hidden_layers == 1
     found = {key: weight.float() for key, weight in load_file(folder / "mtp.safetensors").items()}
     assert_same(found, layer, rtol=1e-2, atol=2e-3)
     source = source_of(file)
@@ -209,11 +216,11 @@ def test_qwen_composes_characters(folders: dict[str, Path], tmp_path: Path) -> N
 def test_metadata_that_describes_nothing(metadata: dict[str, Any], folders: dict[str, Path], tmp_path: Path) -> None:
     file = write_gguf("qwen35", folders["qwen35"], tmp_path / "x.gguf", **metadata)
     with pytest.raises(EngineError, match=r"states qwen35\..* (0|'many'), which is not"):
-        gguf_config(GgufHeader.read(file))
+        config_of(file)
 
 
 def test_a_setting_that_is_missing_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
     content = file_of(folders["qwen35"]).read_bytes()
     (tmp_path / "x.gguf").write_bytes(content.replace(b"qwen35.ssm.group_count", b"qwen35.ssm.group_xount"))
     with pytest.raises(EngineError, match=r"does not state qwen35\.ssm\.group_count"):
-        gguf_config(GgufHeader.read(tmp_path / "x.gguf"))
+        config_of(tmp_path / "x.gguf")

@@ -12,7 +12,7 @@ import torch
 from specchat.engine import Admitted, EngineError, Prefilled, Ready
 from specchat.engine.tools.bench import BenchOptions, command, figures, run, suite
 from specchat.engine.tools.bench.figures import Pace, Tally, Traffic, tally
-from specchat.engine.tools.bench.report import BenchReport, Setting
+from specchat.engine.tools.bench.report import BenchReport
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, reading_pace
 from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.tools.runner import NONE, Variant, choose_variants
@@ -73,7 +73,10 @@ def test_the_crossover_is_the_first_batch_that_does_not_pay(
     whole = Suite(None, Plan(), Traffic(1, 1, 1, 1), 1.0, print)  # type: ignore[arg-type]
     (found,) = find_crossover(whole, [NONE, Variant("model", 4)], [PromptSet("s", (Prompt("x"),))], 8)
     assert (found.batch, [cell.batch for cell in found.cells]) == (crossover, batches)
-    setting = Setting("t", None, None, "cpu", "CPU", "float32", 1, 1, 1, 3, 1.0, {})
+    setting = dict.fromkeys(("target", "device", "device_name", "dtype"), "cpu") | {
+        "draft": None, "synthetic": None, "threads": 1, "weight_bytes": 1, "cache_bytes": 1, "held_bytes": 3,
+        "copy_bandwidth": 1.0, "instruction_sets": {},
+    }  # fmt: skip
     text = BenchReport("bench", {}, setting, Plan(), (), (), (), (found,), ()).text()
     assert verdict in text
     assert "in memory 1.50 of both" in text
@@ -102,9 +105,9 @@ def test_reading_a_prompt_is_measured_for_every_drafter() -> None:
     assert {each.prompt_tokens for each in report.readings} == {30}
     assert report.readings[0].measured_speedup == 1
     assert "reading a prompt of 30 tokens" in report.text()
-    assert report.setting.threads == before + 1
+    assert report.setting["threads"] == before + 1
     assert torch.get_num_threads() == before
-    assert "torch" in report.setting.instruction_sets["specchat"]
+    assert "torch" in report.setting["instruction_sets"]["specchat"]
 
 
 def test_only_what_was_read_counts_as_reading() -> None:

@@ -40,10 +40,7 @@ def test_first_rounds_do_not_count_and_the_way_between_rounds_does() -> None:
 def test_other_work_between_rounds_does_not_count() -> None:
     events: list[Event] = [plain(1, 1.0), Admitted("s", 5, 0, 0.0, 1.4), plain(2, 1.5)]
     assert tally(events, batch=1).seconds == pytest.approx(0.02)
-
-
-def test_replies_of_one_round_count_all_the_same() -> None:
-    assert tally([plain(0, 1.0)], batch=1).rounds == 1
+    assert tally([plain(0, 1.0)], batch=1).rounds == 1, "a reply of one round counts"
 
 
 def test_a_batch_that_has_begun_to_empty_does_not_count() -> None:

@@ -81,7 +81,8 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
 def test_beside_llama_cpp(gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     options = BenchOptions(
-        tmp_path, "bench", str(gguf), prompts=("chat",), limit=1, max_tokens=8, passes=1, threads=1, batches=(1, 2),
+        models=tmp_path, command="bench", target=str(gguf), prompts=("chat",), limit=1,
+        max_tokens=8, passes=1, threads=1, batches=(1, 2),
         drafters=("ngram",), gammas=("4",), peers=("llama.cpp",), prompt_tokens=40,
     )  # fmt: skip
     report = run(options, lambda _line: None)
@@ -94,7 +95,10 @@ def test_beside_llama_cpp(gguf: Path, library: ModuleType, tmp_path: Path, monke
     assert report.peers[0].variants.keys() == {"none", "ngram 4"}
     assert [reading.name for reading in report.readings] == ["none", "ngram", "llama.cpp"]
     version, instruction_sets = describe(library)
-    assert (report.versions["llama.cpp"], report.setting.instruction_sets["llama.cpp"]) == (version, instruction_sets)
+    assert (report.versions["llama.cpp"], report.setting["instruction_sets"]["llama.cpp"]) == (
+        version,
+        instruction_sets,
+    )
     text = report.text()
     for words in ("llama.cpp computes with ", "against llama.cpp: none ", "reading a prompt of 40 tokens"):
         assert words in text
@@ -110,7 +114,14 @@ def test_llama_cpp_refuses(tiny_model: Callable[..., Path], tmp_path: Path, monk
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     target = str(tiny_model(max_position_embeddings=2048))
     options = BenchOptions(
-        tmp_path, "bench", target, prompts=("chat",), limit=1, passes=1, gammas=("4",), peers=("llama.cpp",)
+        models=tmp_path,
+        command="bench",
+        target=target,
+        prompts=("chat",),
+        limit=1,
+        passes=1,
+        gammas=("4",),
+        peers=("llama.cpp",),
     )
     (note,) = run(options, lambda _line: None).notes
     assert note.startswith("llama.cpp is left out: it reads GGUF files only")

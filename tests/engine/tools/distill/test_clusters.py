@@ -11,8 +11,6 @@ from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.text import Conversation
 from tests.engine.tiny import tiny_model
 
-_REACHED = HeadAcceptance(0.5, (0.5,), 1.5)
-
 
 def test_tokens_that_are_alike_are_in_one_cluster_and_the_likeliest_are_found() -> None:
     torch.manual_seed(0)
@@ -42,17 +40,8 @@ def test_a_head_is_saved_with_clusters_and_trained_further(tmp_path: Path, monke
         for n in (2, 40, 60)
     ]
     draft.finish(talks)
-    draft.save(
-        tmp_path / "head",
-        Distilled(
-            draft.noun,
-            "tiny",
-            tokens=10,
-            steps=20,
-            minutes=3.0,
-            reached={"greedy": _REACHED, "temperature 1": _REACHED},
-        ),
-    )
+    reached = dict.fromkeys(("greedy", "temperature 1"), HeadAcceptance(0.5, (0.5,), 1.5))
+    draft.save(tmp_path / "head", Distilled(draft.noun, "tiny", 10, 20, 3.0, reached=reached))
     card, head, vocabulary = read_head(tmp_path / "head", model)
     assert card.shape.clusters == 6
     assert head.clusters is not None

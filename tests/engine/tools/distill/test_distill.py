@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.config import SHIPPED_HEADS
-from specchat.engine.drafters.head import folder
+from specchat.engine.drafters import part_folder
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.drafters.published.medusa import MedusaHeads
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
-from specchat.engine.research.medusa import MedusaHeads
 from specchat.engine.tools.distill import Distilled, DistillOptions, distill, text, trainer, training
 from specchat.engine.tools.distill.eagle import DEPTH, Eagle, head_shape
 from specchat.engine.tools.distill.parallel import Medusa, Pass
@@ -115,9 +115,7 @@ def test_the_card_says_where_the_head_comes_from_and_more_minutes_go_on_with_it(
     card = read_card(out)
     assert (card.target, card.tokens, card.steps) == (target.name, made.tokens, made.steps)
     assert card.tokens >= 300
-    assert card.steps >= 1
-    assert card.minutes == pytest.approx(1, abs=0.1)
-    assert card.gamma == 4
+    assert (card.minutes, card.gamma) == (pytest.approx(1, abs=0.1), 4)
     assert 1 <= len(card.greedy.by_position) <= card.gamma
     assert card.greedy.rate > 0.05
     assert card.sampled.emitted_per_round > 1
@@ -132,7 +130,6 @@ def test_drafts_of_other_kinds_are_loaded(kind: str, target: Path, other: Path, 
     made = make(target, out, kind=kind)
     assert made.target == target.name
     assert made.steps >= 1
-    assert made.reached["greedy"].emitted_per_round >= 1
     parts = loaded(target, out)
     assert isinstance(parts.parts["head"].head, MedusaHeads) if kind == "medusa" else parts.drafters.get("pass")
     assert sum(file.stat().st_size for file in out.glob("*.safetensors")) < 20_000
@@ -140,15 +137,6 @@ def test_drafts_of_other_kinds_are_loaded(kind: str, target: Path, other: Path, 
         loaded(other, out)
     with pytest.raises(EngineError, match=f"a draft of the kind {kind}, not eagle"):
         make(target, out)
-
-
-def test_the_engine_drafts_with_a_head(head: Path, target: Path, other: Path) -> None:
-    named, found = loaded(target, head), loaded(target, heads=(head.parent,))
-    assert list(named.drafters)[:3] == ["combined", "head", "suffix"]
-    assert torch.equal(found.parts["head"].vocabulary, named.parts["head"].vocabulary)  # type: ignore[union-attr]
-    with pytest.raises(EngineError, match=r"made for tiny, with other weights than other has"):
-        loaded(other, head)
-    assert not loaded(other, heads=(head.parent,)).parts, "one that is only looked for is passed over"
 
 
 @pytest.mark.parametrize("spoil", ["weights", "card", "missing"])
@@ -271,18 +259,16 @@ def test_other_kinds_begin_with_what_they_have_saved(kind: type[Medusa | Pass], 
 
 def test_a_training_keeps_to_what_it_has_begun_with(model: LoadedModel, head: Path, tmp_path: Path) -> None:
     second, files = write_head(tmp_path / "second", model, 1), (WEIGHTS, CARD)
-    work = tmp_path / "out" / WORK
-    work.mkdir(parents=True)
-    folder = WorkFolder(work, model.name, model.fingerprint)
-    folder.checkpoint.touch()
-    with pytest.raises(EngineError, match="holds a training that has not begun with"):
-        folder.keep_start(head, files)
-    folder.checkpoint.unlink()
-    folder.keep_start(head, files)
-    folder.checkpoint.touch()
-    folder.keep_start(head, files)
-    with pytest.raises(EngineError, match="holds a training that has not begun with"):
-        folder.keep_start(second, files)
+    begun, work = (WorkFolder(tmp_path / name, model.name, model.fingerprint) for name in ("begun", "out"))
+    for each in (begun.folder, work.folder):
+        each.mkdir()
+    begun.checkpoint.touch()
+    work.keep_start(head, files)
+    work.checkpoint.touch()
+    work.keep_start(head, files)
+    for each, draft in ((begun, head), (work, second)):
+        with pytest.raises(EngineError, match="holds a training that has not begun with"):
+            each.keep_start(draft, files)
 
 
 def test_a_work_folder_is_of_one_distillation(tmp_path: Path) -> None:
@@ -310,7 +296,7 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
     [
         (text, "save_file", "writing training text"),
         (torch, "save", "saving the training"),
-        (folder, "save_file", "saving the draft head"),
+        (part_folder, "save_file", "saving the draft head"),
     ],
 )
 def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on_once_there_is_room(
@@ -325,11 +311,10 @@ def test_a_full_disk_is_one_sentence_and_the_same_call_goes_on_once_there_is_roo
     assert loaded(target, tmp_path / "head").parts
 
 
-@pytest.mark.parametrize("kind", ["eagle", "medusa", "pass"])
-def test_a_folder_with_something_else_is_left_alone(target: Path, kind: str) -> None:
+def test_a_folder_with_something_else_is_left_alone(target: Path) -> None:
     before = {file.name: file.read_bytes() for file in target.iterdir()}
     with pytest.raises(EngineError, match=r"holds something else already \(.*json\): distil into another folder"):
-        make(target, target, kind=kind)
+        make(target, target)
     assert {file.name: file.read_bytes() for file in target.iterdir()} == before
 
 
@@ -349,8 +334,6 @@ def test_stored_replies_are_learnt(target: Path, head: Path, tmp_path: Path, mon
     chats.write_text(lines[0], encoding="utf-8")
     with pytest.raises(EngineError, match="fewer than two chats"):
         make(target, tmp_path / "none", begin=str(head), chats=chats)
-    with pytest.raises(EngineError, match="give --from"):
-        make(target, tmp_path / "none", chats=chats)
 
 
 def test_chats_that_are_deleted_between_two_calls_are_not_learnt_from(

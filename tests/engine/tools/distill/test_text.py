@@ -15,7 +15,7 @@ from tests.engine.tiny import EOS, tiny_model
 
 
 def test_turns_of_a_line_are_put_together_as_the_template_does(tmp_path: Path) -> None:
-    """And a line ends where the file says so and nowhere within a text."""
+    """Only \\n ends a line, not other separators within a text."""
     tokenizer, first = tiny_model().tokenizer, "one\u2028and\x85one"
     file = tmp_path / "asked.jsonl"
     file.write_bytes(f'\ufeff{{"turns": ["{first}", "two"]}}\r\n\r\n{{"turns": ["three"]}}\r\n'.encode())
@@ -41,12 +41,19 @@ def backend(slots: int, context: int, *taps: int) -> TransformersBackend:
     return TransformersBackend(tiny_model().model, slots=slots, context=context, overhang=0, taps=taps)
 
 
-def written(target: TransformersBackend, ends: frozenset[int], scripts: list[Script], most: int) -> list[Conversation]:
-    rollout = Rollout(target, ends, scripts, torch.float32, seed=3)
+def written(
+    target: TransformersBackend, ends: frozenset[int], scripts: list[Script], most: int, *settings: object
+) -> list[Conversation]:
+    rollout = Rollout(target, ends, scripts, torch.float32, 3, *settings)
     talks: list[Conversation] = []
     while len(talks) < most:
         talks += rollout.step()
     return talks
+
+
+def given_of(talk: Conversation) -> list[int]:
+    """The tokens that the target did not write."""
+    return talk.tokens[~talk.sampled].tolist()
 
 
 def test_every_prompt_is_answered_once_before_any_is_again() -> None:
@@ -61,12 +68,11 @@ def test_the_turns_of_a_script_are_asked_one_after_the_other() -> None:
     target = backend(2, 40, 0, 1)
     ends = frozenset(range(0, target.vocabulary, 2))  # every other token ends a turn
     for talk in written(target, ends, [Script((5, 7, 9), ((11, 13), (15, 17)))], 6):
-        tokens, sampled = talk.tokens.tolist(), talk.sampled.tolist()
-        given = [token for token, drawn in zip(tokens, sampled, strict=True) if not drawn]
+        given = given_of(talk)
         assert given == [5, 7, 9, 11, 13, 15, 17][: len(given)]
-        if len(tokens) < target.context:
-            assert given == [5, 7, 9, 11, 13, 15, 17]
-            assert tokens[-1] in ends, "the end of a reply is among what is learnt"
+        if len(talk.tokens) < target.context:
+            assert len(given) == 7
+            assert int(talk.tokens[-1]) in ends, "the end of a reply is among what is learnt"
 
 
 def test_a_target_that_asks_itself_goes_on_until_the_conversation_is_full() -> None:
@@ -75,7 +81,7 @@ def test_a_target_that_asks_itself_goes_on_until_the_conversation_is_full() -> N
     ends = frozenset(range(0, target.vocabulary, 2))
     answer, question = script.follow_ups
     for talk in written(target, ends, [script], 3):
-        given = [token for token, drawn in zip(talk.tokens.tolist(), talk.sampled.tolist(), strict=True) if not drawn]
+        given = given_of(talk)
         expected = [*script.prompt, *(answer + question) * 10]
         assert given == expected[: len(given)]
         assert len(given) > len(script.prompt + answer + question)
@@ -87,10 +93,7 @@ def test_replies_are_written_with_the_settings_given() -> None:
     tokenizer = tiny_model().tokenizer
     target, script = backend(2, 40, 0, 1), Script((5, 7, 9))
     for sampling in settings:
-        rollout = Rollout(target, frozenset(), [script], torch.float32, 3, [sampling], tokenizer)
-        talks: list[Conversation] = []
-        while not talks:
-            talks += rollout.step()
+        talks = written(target, frozenset(), [script], 1, [sampling], tokenizer)
         for tokens in (talk.tokens.tolist() for talk in talks):
             if sampling.dry:
                 assert len(set(pairwise(tokens))) == len(tokens) - 1

@@ -70,7 +70,7 @@ def test_loss_gradient_and_acceptance_are_those_of_the_definition(
 
 
 def weight() -> Tensor:
-    """With groups of equal values and of zeros among the others."""
+    """A matrix that has groups of equal values and of zeros among the others."""
     drawn = torch.randn(48, 96, generator=torch.Generator().manual_seed(1))
     drawn[3, :32], drawn[5, 32:64], drawn[7] = 0.0, 0.3, 1e-9
     return drawn
@@ -163,7 +163,7 @@ def batch_of(model: LoadedModel, tokens: Tensor) -> Batch:
 
 
 def trained(draft: Draft, plain: LoadedModel, updates: int, rate: float) -> tuple[list[float], list[list[float]]]:
-    """Losses and acceptance rates of so many updates on greedy text of the target."""
+    """Losses and acceptance rates of `updates` updates on greedy text of the target."""
     tokens = torch.randint(0, 250, (8, 4))
     for _ in range(40):
         with torch.no_grad():

@@ -32,7 +32,9 @@ class Pair(NamedTuple):
     file: Path
 
     def compare(self, other: Path, dtype: str = "float32") -> TargetComparison:
-        options = EvaluateOptions(self.file.parent, str(self.target), (self.file,), dtype="float32", context=128)
+        options = EvaluateOptions(
+            models=self.file.parent, target=str(self.target), files=(self.file,), dtype="float32", context=128
+        )
         return compare_targets(options, Against(str(other), dtype), lambda _: None)
 
 
@@ -49,7 +51,7 @@ def found(pair: Pair) -> TargetComparison:
 
 
 def _logits(folder: Path, prompt: tuple[int, ...], reply: tuple[int, ...]) -> torch.Tensor:
-    """By transformers alone."""
+    """Logits computed by transformers alone."""
     from transformers import AutoModelForCausalLM
 
     network: Any = AutoModelForCausalLM.from_pretrained(folder)

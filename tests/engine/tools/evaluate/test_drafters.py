@@ -38,7 +38,7 @@ class Generated:
 
     def evaluate(self, **options: Any) -> Evaluation:
         given = {"files": self.files, "gammas": (GAMMA,), "draft": str(self.draft), "dtype": "float32"} | options
-        return evaluate(EvaluateOptions(self.draft.parent, str(self.target), **given), lambda _line: None)
+        return evaluate(EvaluateOptions(models=self.draft.parent, target=str(self.target), **given), lambda _line: None)
 
 
 def generate(
@@ -112,7 +112,9 @@ def test_rounds_of_the_shipped_head_are_those_of_generation(default_model: Path,
         events = list(engine.stream(request))
     write(file, request, *events)
     rounds = {"head": [event for event in events if isinstance(event, Round)]}
-    options = EvaluateOptions(default_model.parent, default_model.name, (file,), drafters=("head",), gammas=(GAMMA,))
+    options = EvaluateOptions(
+        models=default_model.parent, target=default_model.name, files=(file,), drafters=("head",), gammas=(GAMMA,)
+    )
     generated = Generated(default_model, default_model, (file,), rounds)
     assert_same_rounds(generated, evaluate(options, lambda _line: None), "head")
 

@@ -15,7 +15,7 @@ from specchat.engine.tools.lossless.checks import (
     chi_square,
     choose_context,
 )
-from specchat.engine.tools.lossless.reference import ModelReference
+from specchat.engine.tools.lossless.reference import Reference, model_reference
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.tools.runner import NONE, Variant, run_pass, run_requests
 from specchat.engine.tools.runner import make_request as request
@@ -29,8 +29,8 @@ SHARPNESS = 25.0
 
 
 @pytest.fixture(scope="module")
-def reference() -> ModelReference:
-    return ModelReference(tiny_model(sharpness=SHARPNESS))
+def reference() -> Reference:
+    return model_reference(tiny_model(sharpness=SHARPNESS))
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def replies() -> list[list[Event]]:
 
 @pytest.mark.parametrize(("temperature", "passed"), [(1.0, True), (1.3, False)])
 def test_samples_of_another_temperature_are_told_apart(
-    reference: ModelReference, replies: list[list[Event]], temperature: float, passed: bool
+    reference: Reference, replies: list[list[Event]], temperature: float, passed: bool
 ) -> None:
     found = check_sampled("model", Context("c", CONTEXT, 0.5), replies, reference, {EOS}, temperature, 0.001)
     assert (found.passed, found.samples) == (passed, SAMPLES)
@@ -52,13 +52,13 @@ def test_samples_of_another_temperature_are_told_apart(
     assert found.tested
 
 
-def test_an_end_of_text_counts_as_itself(reference: ModelReference) -> None:
+def test_an_end_of_text_counts_as_itself(reference: Reference) -> None:
     ends = [[make_round(drafted=0)]] * 50
     found = check_sampled("none", Context("c", CONTEXT, 0.5), ends, reference, {99}, 1.0, 0.001)
     assert not found.passed, "token 99 was drawn every time"
 
 
-def test_greedy_replies_pass_and_tampered_ones_do_not(reference: ModelReference) -> None:
+def test_greedy_replies_pass_and_tampered_ones_do_not(reference: Reference) -> None:
     with tiny_engine(tiny_model(sharpness=SHARPNESS)) as engine:
         plain = reply(run_pass(engine, NONE, [Prompt(ids=CONTEXT)], 1, Sampling(), 20)[0])
         drafted = reply(run_pass(engine, Variant("ngram", 4), [Prompt(ids=CONTEXT)], 1, Sampling(), 20)[0])

@@ -13,11 +13,10 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.head.folder import stored_weights, write_folder
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
+from specchat.engine.drafters.part_folder import PartFolder, stored_weights
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
-from specchat.engine.drafters.published.load import TO_TARGET, hidden_size, read_vocabulary
-from specchat.engine.errors import check
+from specchat.engine.drafters.published.weights import TO_TARGET, hidden_size, read_vocabulary, require
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.load import Model
 
@@ -112,14 +111,14 @@ class MedusaLayer(HeadLayer):
 def network_of(
     folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
 ) -> tuple[MedusaHeads, Tensor, str, str]:
-    """Published heads without weights, their vocabulary [V'], and the beginnings of published and of their own names.
+    """Heads without weights, their vocabulary [V'], and the prefixes of published and of the network's names.
 
     Raises:
         EngineError: there are no Medusa heads, or they do not fit the target.
     """
     blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
     heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
-    check(heads, f"the draft head {folder} has no Medusa heads (0.0.linear.weight): fetch it again")
+    require(heads, folder, "has no Medusa heads (0.0.linear.weight): fetch it again")
     size = config.get("draft_vocab_size")
     shared = bool(config.get(SHARED_OUTPUT, False))
     vocabulary = read_vocabulary(folder, target.vocab_size if size is None else int(size), target.vocab_size, tensors)
@@ -151,4 +150,4 @@ def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: M
         **about,
     }
     tensors = {**stored_weights(network.heads), TO_TARGET: shift}
-    write_folder(folder, "the Medusa heads", WEIGHTS, tensors, CONFIG, config)
+    PartFolder("Medusa heads", CONFIG, WEIGHTS).write(folder, tensors, config)

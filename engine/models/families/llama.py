@@ -1,0 +1,39 @@
+"""Llama, and Mistral, whose GGUF files are those of Llama."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from specchat.engine.models.family import Family, Order, Settings, attention_bias, has_tensor, head_size
+from specchat.engine.models.gguf.header import GgufHeader
+
+
+def _settings(header: GgufHeader) -> Settings:
+    stated = header.setting("attention.key_length", None) or header.setting("rope.dimension_count", None)
+    mlp_bias = any(any(has_tensor(header, f"ffn_{part}.bias")) for part in ("gate", "up", "down"))
+    own = {"head_dim": stated or head_size(header), "mlp_bias": mlp_bias, "sliding_window": None}
+    return own | attention_bias(header)
+
+
+def _orders(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order]]:
+    """Orders of the rows of queries and keys.
+
+    llama.cpp stores rows that are rotated together next to each other; transformers rotates row d with row d + size / 2
+    of a head.
+    """
+    heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
+    return {f"self_attn.{part}": _split_pairs(count, config.head_dim) for part, count in heads.items()}, {}
+
+
+def _split_pairs(heads: int, size: int) -> Order:
+    return np.arange(heads * size).reshape(heads, size // 2, 2).swapaxes(1, 2).ravel()
+
+
+FAMILIES = (
+    # A model that was made from a Mistral or Qwen may state a window.
+    Family(types=("llama",), ignored=("sliding_window",), architecture="llama", settings=_settings, orders=_orders),
+    Family(types=("mistral",)),
+)

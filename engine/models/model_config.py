@@ -1,0 +1,163 @@
+"""Configuration of transformers for a checked model folder, and whether its architecture is supported."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from specchat.engine.errors import EngineError, errors_as, first_line
+from specchat.engine.models.cache_argument import cache_argument
+from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.families import families, family_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig, PreTrainedModel
+
+RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid"}
+"""Layer types with recurrent states (`engine.cache.recurrent_states`)."""
+_ROLLBACK_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "moe", "mlp", *RECURRENT_LAYERS}
+"""Layer types whose drafted tokens can be taken back."""
+_MXFP4 = "mxfp4"
+"""The only quantisation of safetensors that is read: the published experts of gpt-oss, two weights in a byte."""
+
+
+def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
+    """Load a checkpoint's transformers config and check its architecture. No code of the folder is run.
+
+    Raises:
+        EngineError: the model does not generate text, needs its own code, is quantised, or has state other than a KV
+            cache.
+    """
+    from transformers import CONFIG_MAPPING, AutoConfig
+
+    allow_any_heads()
+    folder, raw = checkpoint.folder, checkpoint.config
+    kind = raw.get("model_type")
+    family = family_of(kind)
+    if kind not in CONFIG_MAPPING:
+        if "auto_map" in raw:
+            auto_map = raw["auto_map"]
+            first = next(iter(auto_map.values()), "auto_map") if isinstance(auto_map, dict) else "auto_map"
+            raise EngineError(
+                f"{folder} brings its own code ({first}), which specchat never runs: "
+                "choose a model that transformers knows"
+            )
+        stated = f"of type {kind!r}, which the installed transformers does not know" if kind else "without a model_type"
+        raise EngineError(f"{folder} is a model {stated}: upgrade transformers or choose another model")
+    quantised = raw.get("quantization_config")
+    method = quantised.get("quant_method", "an unnamed method") if quantised else _MXFP4
+    if method != _MXFP4:
+        raise EngineError(
+            f"{folder} is quantised with {method}, which is not supported: give the unquantised model, or a GGUF file"
+        )
+    with errors_as(lambda error: f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"):
+        # transformers knows the type, so an auto_map is ignored.
+        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    _add_biases(checkpoint, config)
+    _check_rope(folder, config)
+    if quantised:  # transformers' own kernels for it would be downloaded
+        config.quantization_config["dequantize"] = True
+    for setting in family.ignored if family else ():
+        setattr(config, setting, None)
+    _check_network(checkpoint, config)
+    _check_depth(checkpoint, config)
+    return config
+
+
+def allow_any_heads() -> None:
+    """Let a Llama have any number of heads: transformers refuses numbers that do not divide the hidden size."""
+    from transformers import LlamaConfig
+
+    known: Any = LlamaConfig
+    checks = known.__class_validators__
+    known.__class_validators__ = [each for each in checks if each.__name__ != "validate_architecture"]
+
+
+def _add_biases(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    """Let the network have biases wherever the files have some, as llama.cpp does; the others are zero."""
+    text = config.get_text_config()
+    for part, flag in {"self_attn": "attention_bias", "mlp": "mlp_bias"}.items():
+        if hasattr(text, flag) and any(name.endswith(".bias") and f".{part}." in name for name in checkpoint.names):
+            setattr(text, flag, True)
+
+
+def _check_rope(folder: Path, config: PreTrainedConfig) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    stated = getattr(config.get_text_config(), "rope_parameters", None) or {}
+    for each in (stated, *stated.values()):  # a table, or one for each type of layers
+        kind = each.get("rope_type", "default") if isinstance(each, dict) else "default"
+        if kind not in ("default", *ROPE_INIT_FUNCTIONS):
+            raise EngineError(
+                f"{folder / 'config.json'} states rope_type {kind!r}, which the installed transformers does not know: "
+                "upgrade transformers or choose another model"
+            )
+
+
+def _check_depth(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    """Refuse a configuration with more layers than weights: transformers would create them all before it fails."""
+    text, folder = config.get_text_config(), checkpoint.folder
+    layers, hidden = getattr(text, "num_hidden_layers", None), getattr(text, "hidden_size", None)
+    if isinstance(layers, int):
+        layers += getattr(text, "num_decoder_layers", 0)
+    # Each layer has at least one norm of this size.
+    if isinstance(layers, int) and isinstance(hidden, int) and layers * hidden > checkpoint.parameters:
+        raise EngineError(
+            f"{folder / 'config.json'} states {layers} layers of width {hidden}, for which {folder} has too few "
+            "weights: fetch the model again"
+        )
+
+
+def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder, kind = checkpoint.folder, config.model_type
+    special = {each: family.backend for family in families() if family.backend for each in family.types}
+    if kind in special and config.is_encoder_decoder:
+        import_module(special[kind]).check_network(folder, checkpoint.config.get("architectures"))
+        return
+    if type(config) not in AutoModelForCausalLM._model_mapping or config.is_encoder_decoder:
+        raise EngineError(
+            f"{folder} is a {kind} model, which does not continue text: choose a decoder-only language model "
+            f"or one of these encoder-decoders: {', '.join(special)}"
+        )
+    registered: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    # Some types are registered with several networks; transformers builds the first by default.
+    network: type[PreTrainedModel] = registered[0] if isinstance(registered, tuple) else registered
+    stated = (checkpoint.config.get("architectures") or [network.__name__])[0]
+    # Of a model that reads images too, the text part runs, where transformers has a network for it.
+    text_part = stated.replace("ForConditionalGeneration", "ForCausalLM")
+    if not stated.endswith(("ForCausalLM", "LMHeadModel")) and network.__name__ not in (stated, text_part):
+        raise EngineError(f"{folder} is a {stated}, which does not continue text: choose a causal language model")
+    if _counts_from_padding(network):
+        raise EngineError(
+            f"{folder} is a {kind} model, which counts positions from its padding token and not from 0: "
+            "choose another decoder-only language model"
+        )
+    refusal = _unsupported_state(network, config)
+    if refusal:
+        raise EngineError(
+            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: choose another model"
+        )
+
+
+def _counts_from_padding(network: type[PreTrainedModel]) -> bool:
+    """Whether positions are counted as in RoBERTa: the first one is the padding token's id plus one."""
+    parts = vars(inspect.getmodule(network)).values()
+    return any(inspect.isclass(part) and hasattr(part, "create_position_ids_from_input_ids") for part in parts)
+
+
+def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig) -> str | None:
+    text = config.get_text_config()
+    others = sorted(set(getattr(text, "layer_types", None) or ()) - _ROLLBACK_LAYERS)
+    if others:
+        return f"layers are of an unknown type ({', '.join(others)})"
+    if network._is_stateful and not getattr(text, "layer_types", None):
+        return "layers keep a recurrent state"
+    needed = {"attention_mask", "position_ids", cache_argument(network.forward)}
+    lacking = needed - set(inspect.signature(network.forward).parameters)
+    if lacking or getattr(text, "alibi", False):
+        return "cache is not indexed by token position"
+    return None

@@ -1,0 +1,95 @@
+"""Registry of drafters: one entry makes a drafter known everywhere; imports by name make no cycle."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import grimp
+import pytest
+
+from scripts.make_drafter_tables import FILE, document
+from specchat.engine import registry
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.registry import DRAFTERS, PARTS, PUBLISHED, DrafterEntry, unknown_drafter
+from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
+
+ROOT = Path(__file__).parents[2]
+MODULE, ENTRY = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+"""The example of a new drafter: its module, and its entry."""
+REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED)}
+IMPORTED_BY_NAME = {
+    "worker/drafters.py": REGISTERED,
+    "worker/draft_parts.py": REGISTERED,
+    "worker/obtain.py": {"specchat.engine.backends.transformers_backend", PackedModel.backend},
+    "models/load.py": set(),
+    "models/checkpoint.py": set(),
+    "models/packed/gguf_source.py": set(),
+    "models/resolve.py": set(),
+}
+"""Files of the engine that import modules by name, and the modules."""
+LISTS = """
+import sys
+from specchat.engine.registry import DRAFTERS, RESEARCH, DrafterEntry
+entry = eval(sys.argv[1])
+DRAFTERS[entry.name] = entry
+from specchat.app.cli.main import main
+from specchat.app.settings.settings import Settings
+from scripts.make_drafter_tables import table
+assert Settings(drafter=entry.name).drafter == entry.name
+print(table(research=True))
+assert "torch" not in sys.modules
+sys.argv[1:] = ["ask", "--help"]
+main()
+"""
+
+
+def test_the_documents_list_every_drafter() -> None:
+    text = FILE.read_text(encoding="utf-8")
+    assert text == document(text), "run python -m scripts.make_drafter_tables"
+
+
+def test_a_new_entry_is_listed_everywhere_without_torch() -> None:
+    command = [sys.executable, "-c", LISTS, ENTRY]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert "\n| `last-token` | the last token again and again |" in done.stdout, done.stderr
+    assert re.search(r"\n  last-token +the last token again and again\n", done.stdout)
+
+
+def test_a_new_entry_and_its_module_are_a_drafter(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry: DrafterEntry = eval(ENTRY, vars(registry))
+    module = ModuleType(entry.module)
+    exec(MODULE, vars(module))
+    monkeypatch.setitem(DRAFTERS, entry.name, entry)
+    monkeypatch.setitem(sys.modules, entry.module, module)
+    with tiny_engine(tiny_model()) as engine:
+        assert entry.name in engine.wait_ready().drafters
+        events = list(engine.stream(ask("abab", drafter=entry.name, gamma=2, max_tokens=8)))
+        assert any(each.drafted for each in rounds_of(events))
+        assert ids_of(events) == ids_of(engine.stream(ask("abab", drafter="none", max_tokens=8)))
+
+
+@pytest.mark.parametrize(("name", "hint"), [("model", r" \(it needs --draft\)"), ("none", ""), ("magic", "")])
+def test_a_missing_drafter_is_named_with_what_it_needs(name: str, hint: str) -> None:
+    assert re.fullmatch(rf"drafter '{name}' is not available{hint}: choose one of a, b", unknown_drafter(name, "ab"))
+
+
+def _imports_by_name(file: Path) -> bool:
+    calls = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
+    names = (call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
+    return any(name in ("import_module", "__import__") for name in names)
+
+
+def test_modules_are_imported_by_name_in_a_few_places_and_make_no_cycle() -> None:
+    engine = ROOT / "engine"
+    files = {str(file.relative_to(engine)) for file in engine.rglob("*.py") if _imports_by_name(file)}
+    assert files == {*IMPORTED_BY_NAME}
+    graph = grimp.build_graph("specchat.engine")
+    for file, modules in IMPORTED_BY_NAME.items():
+        importer = f"specchat.engine.{file.removesuffix('.py').replace('/', '.')}"
+        for module in modules:
+            graph.add_import(importer=importer, imported=module)
+    packages = {name.rpartition(".")[0] for name in graph.modules if name != "specchat.engine"}
+    assert {package: cycle for package in packages if (cycle := graph.nominate_cycle_breakers(package))} == {}
