@@ -200,7 +200,7 @@ async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
         assert sum(r["accepted"] for r in rounds) == turn["replies"][0]["figures"]["accepted"]
         await stage.send(pilot, "/export md")
         assert f"## You\n\n{QUESTION}\n\n## smollm2-135m\n\n" in next(tmp_path.glob("*.md")).read_text()
-        assert await stage.send(pilot, "/theme nothing").startswith("theme 'nothing' is not known: choose one of")
+        assert (await stage.send(pilot, "/theme nothing")).startswith("theme 'nothing' is not known: choose one of")
         await stage.send(pilot, "/theme gruvbox")
         assert stage.app.theme == "gruvbox"
         await stage.send(pilot, "/help")

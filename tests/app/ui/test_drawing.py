@@ -30,7 +30,7 @@ BUSY, WAITING = CORES - 1, 0
 def run_loop(main: Coroutine[Any, Any, None], limits: list[int]) -> None:
     core = SpareCore(limits.append, CORES)
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector(core))) as runner:
-        runner.run_loop(main)
+        runner.run(main)
 
 
 def test_a_loop_that_waits_leaves_all_cores_to_the_kernels() -> None:

@@ -183,7 +183,7 @@ async def test_themes_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch:
 async def test_sampling_settings_without_effect_are_said(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         for line, told in (("/top-p 0.9", True), ("/top-p off", False), ("/temp 0.8", False), ("/top-p 0.9", False)):
-            assert await stage.send(pilot, line).endswith("without effect at temperature 0: /temp 0.8") is told
+            assert (await stage.send(pilot, line)).endswith("without effect at temperature 0: /temp 0.8") is told
         assert await stage.send(pilot, "/top-p 0") == "top-p is 0: it must be above 0 and at most 1"
 
 
