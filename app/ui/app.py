@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -301,24 +301,19 @@ class SpecChat(App[None]):
 
     def on_transcript_requested(self, event: Requested) -> None:
         """A click on a mark of a prompt or a reply, or a key on a token."""
-        actions, about, details = self.actions, event.about, event.details
-        with actions.reporting():
-            match event.what:
-                case "fork":
-                    actions.messages.fork_token(about)
-                case "version":
-                    of_reply, step = details
-                    (actions.messages.show_reply if of_reply else actions.messages.show_version)(about, step)
-                case "attachment":
-                    actions.prompt.open_attachment(about.attachments[details[0]])
-                case "copy":
-                    self.copy_to_clipboard((about.text or about.thinking).strip())
-                case "continue" | "penalise":
-                    actions.messages.on_reply(event.what, about)
-                case "code":
-                    actions.replies.copy_code(details[0], about)
-                case "link":
-                    actions.replies.open_address(about)
+        messages, prompt, replies = self.actions.messages, self.actions.prompt, self.actions.replies
+        does: dict[str, Callable[..., object]] = {
+            "fork": messages.fork_token,
+            "version": lambda turn, of, step: (messages.show_reply if of else messages.show_version)(turn, step),
+            "attachment": lambda turn, place: prompt.open_attachment(turn.attachments[place]),
+            "copy": lambda reply: self.copy_to_clipboard((reply.text or reply.thinking).strip()),
+            "continue": partial(messages.on_reply, "continue"),
+            "penalise": partial(messages.on_reply, "penalise"),
+            "code": lambda reply, number: replies.copy_code(number, reply),
+            "link": replies.open_address,
+        }
+        with self.actions.reporting():
+            does[event.what](event.about, *event.details)
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""

@@ -113,14 +113,9 @@ class ChatLayout:
         self.masthead.show_models(target, drafter, gamma, sampling)
 
     def show_machine(self, ready: Ready | None, model: str = "") -> None:
-        """Show where the models run; None if none is loaded."""
+        """Show where the models run, and the target as replies name it; None if no model is loaded."""
         self.masthead.show_machine(ready)
         self.panel.show_machine(ready, model)
-
-    def show_ready(self, ready: Ready, model: str) -> None:
-        """The models are loaded; `model` is the target as replies name it."""
-        self.show_machine(ready, model)
-        self.show_loading("" if self.replaying else "ready: ask anything")
 
 
 class Panes:
@@ -153,12 +148,7 @@ class Panes:
     def show(self, pane: str) -> None:
         """Show and focus this pane."""
         self.select(pane)
-        if pane == "chats":
-            self._chats.focus()
-        elif pane == "rounds":
-            self._timeline.focus()
-        else:
-            self.go_home()
+        {"chats": self._chats, "rounds": self._timeline}.get(pane, self._home).focus()
 
     def toggle_chats(self) -> None:
         """Show and focus the chats; if they have the focus, fold them."""

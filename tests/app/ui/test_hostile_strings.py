@@ -13,6 +13,7 @@ from textual.widgets import Input
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.action_table import ACTIONS, CHAT, COPIES
 from specchat.app.ui.actions import models as model_actions
+from specchat.app.ui.screens import models as models_screen
 from specchat.engine import Died, Finished, Ready, Record, Round
 from specchat.engine.events import Loading, Notice
 from specchat.engine.models import KnownModel
@@ -108,12 +109,9 @@ async def test_the_list_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         KnownModel(text + "2", None, None, 9),
     ]
 
-    async def misfit(*_: object) -> str:
-        return text
-
     async with stage.app.run_test(size=(110, 34)) as pilot:
         await shown(stage, pilot, monkeypatch)
-        monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
+        monkeypatch.setattr(models_screen, "misfits", lambda _, models: {model.spec: text for model in models})
         await _leave(stage, pilot)
         monkeypatch.setattr(model_actions, "known_models", lambda *_: known)
         await stage.press(pilot, "ctrl+backslash")

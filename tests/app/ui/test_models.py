@@ -230,14 +230,6 @@ async def test_a_chat_of_another_model_says_so(stage: Choosing, model: str, impo
 async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await shown(stage, pilot, monkeypatch)
-        listed = stage.app.screen.query_one(OptionList)
-        lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
-        for line, word in zip(
-            lines,
-            ("answers", "paused 42 %", "cannot draft", "lacks 5.0 GB memory", "★ recommended", "no longer exists"),
-            strict=True,
-        ):
-            assert word in line
         pull = stage.app.actions.models.pulls["qwen3.5-4b"]
         monkeypatch.setattr(pull, "start", lambda: setattr(pull, "state", PullState.RUNNING))
         await stage.press(pilot, "j", "p")
