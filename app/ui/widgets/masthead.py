@@ -52,18 +52,12 @@ class Masthead(Horizontal):
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
         drawn = Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("$quiet")
         warning = Content("") if sampling.lossless else Content.assemble("  ", (" lossy ", "reverse"))
-        self._models = (
-            Content.styled(escape_controls(target), "bold"),
-            Content.assemble((" ◂ ", "$quiet"), draft, drawn, warning),
-        )
+        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "$quiet"), draft, drawn, warning)
         self._show()
 
     def show_targets(self, targets: str, note: str) -> None:
         """The targets alone, and a word about them."""
-        self._models = (
-            Content.styled(targets, "bold"),
-            Content.assemble("  ", (f" {note} ", "reverse")) if note else Content(""),
-        )
+        self._models = _bold(targets), Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
         self._show()
 
     def show_machine(self, ready: Ready | None) -> None:
@@ -89,6 +83,10 @@ class Masthead(Horizontal):
         shown = self.query_one("#machine", Static)
         shown.display = bool(said)
         shown.update(Content(escape_controls(" · ".join(said))))
+
+
+def _bold(text: str) -> Content:
+    return Content.styled(text, "bold")
 
 
 SIGN = "■ "
