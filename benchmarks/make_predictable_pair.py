@@ -29,6 +29,7 @@ from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.models import ModelStore
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
+from specchat.engine.models.resolve import resolve
 from specchat.engine.progress import ignore_progress
 
 _DRAFTABLE = 12_288
@@ -112,8 +113,7 @@ def _save(folder: Path, target: Path, shape: Shape, known: NDArray[np.int64]) ->
     for part in (head.fuse, head.again, head.out, head.down):
         part.weight.zero_()
     head.token.weight.copy_(nn.init.eye_(torch.empty(shape.hidden, shape.hidden)))
-    found = packed_folder(str(target), "auto", ModelStore(models_folder()), ignore_progress)
-    assert found is not None  # it is a GGUF file
+    found = packed_folder(resolve(str(target), ModelStore(models_folder()), ignore_progress), "auto")
     loaded = load_packed(found, ignore_progress)
     unknown = HeadAcceptance(0.0, (), 1.0)
     card = HeadCard(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from specchat.engine.config import models_folder
 from specchat.engine.models import DEFAULT_PRESET, ModelStore
-from specchat.engine.models.packed.find import gguf_file
+from specchat.engine.models.resolve import resolve
 from specchat.engine.progress import ignore_progress
 
 CONTEXT = 8192
@@ -101,7 +101,7 @@ def write(file: Path, shape: Shape, values: Values | None = None) -> None:
 
 
 def _copy_tokenizer(writer: GGUFWriter, vocabulary: int) -> None:
-    source = gguf_file(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress)
+    source = resolve(DEFAULT_PRESET, ModelStore(models_folder()), ignore_progress).file()
     assert source is not None  # the default model is a GGUF file
     for name, field in GGUFReader(source).fields.items():
         if not name.startswith("tokenizer."):

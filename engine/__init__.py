@@ -45,14 +45,30 @@ from specchat.engine.request import (
     THINKING_WORDS,
     WHEN_FULL,
     Message,
+    MessagePart,
+    PartKind,
     Request,
     Sampling,
     gamma_text,
+    message_parts,
     parse_gamma,
+    text_of,
 )
 from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
+from specchat.engine.settings import (
+    DRAFTING,
+    MACHINE,
+    MODEL,
+    SAMPLING,
+    TOPICS,
+    Applies,
+    Setting,
+    entry,
+    setting,
+    settings_of,
+)
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
 from specchat.engine.stats.speedup import Baseline, SpeedupTracker
 from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup

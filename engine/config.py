@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
+from functools import partial
 from math import inf
 from pathlib import Path
 
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.files import local_path
+from specchat.engine.settings import MACHINE, MODEL, ONE_OR_MORE, Applies, Rule, check_settings, setting
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 SHIPPED_HEADS = ASSETS / "heads"
@@ -50,6 +52,10 @@ def keep_compiled_code() -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models_folder().parent / "compiled"))
 
 
+_loaded = partial(setting, applies=Applies.START)
+"""A setting of the models or the machine."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Configuration of one engine.
@@ -58,35 +64,48 @@ class EngineConfig:
         EngineError: a value is out of range.
     """
 
-    target: str
+    target: str = _loaded(MISSING, "A preset, a hub id, a folder or a GGUF file.", "MODEL", MODEL)
     """A preset, a hub id, a folder of safetensors, or a GGUF file."""
     models: Path = field(default_factory=models_folder)
     """Folder of downloaded and converted models (`engine.models.store`)."""
-    draft: str | None = None
+    draft: str | None = _loaded(
+        None, "A smaller model that drafts (may be repeated), a draft head, or bigram tables.", "MODEL", MODEL
+    )
     """A draft model, named like the target, or the folder of a draft head; several draft models with commas between;
     None for the target's draft head if `heads` has one, else the drafter of a preset."""
     heads: tuple[Path, ...] = (SHIPPED_HEADS,)
     """Folders of draft heads, searched in this order."""
-    device: str = "auto"
-    """One of `DEVICES`, or a torch device such as cuda:1."""
-    dtype: str = "auto"
-    """One of `DTYPES`; auto is bfloat16 if the device supports it, else float32. The others dequantise."""
-    quantize: str = "auto"
-    """One of `QUANTIZE`: auto keeps the codes of a GGUF file; on a CPU it takes that of a preset, and quantises other
-    models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
-    tokenizer: str | None = None
-    """Folder, hub id or name of a stored model whose tokenizer, with its chat template, replaces the target's."""
-    chat_template: Path | None = None
-    """File with the chat template of the target; None for its own."""
-    slots: int = 4
-    """Maximum number of concurrent requests; each uses one slot of the KV cache."""
-    context: int | None = None
+    context: int | None = _loaded(
+        None, "Tokens of prompt and reply together; default: as the model and memory allow.", "N", MODEL, ONE_OR_MORE
+    )
     """Most tokens of a text, prompt and reply together; limited by the model's context length. None for that, or for
     what the cache can hold if that is less."""
-    cache_memory: float | None = None
+    tokenizer: str | None = _loaded(
+        None, "Use this tokenizer and chat template instead of a GGUF file's.", "FOLDER_OR_ID", MODEL
+    )
+    """Folder, hub id or name of a stored model whose tokenizer, with its chat template, replaces the target's."""
+    chat_template: Path | None = _loaded(None, "A file with the chat template to use.", "FILE", MODEL)  # noqa: RUF009
+    """File with the chat template of the target; None for its own."""
+    slots: int = _loaded(4, "Maximum number of concurrent requests.", "N", MACHINE, ONE_OR_MORE)
+    """Maximum number of concurrent requests; each uses one slot of the KV cache."""
+    cache_memory: float | None = _loaded(
+        None, "Memory of the prefix cache of all chats; default: a quarter of what is free.", "GB", MACHINE,
+        Rule("more than 0", lambda x: 0 < x < inf), unit=" GB",
+    )  # fmt: skip
     """GB for what was read of all texts, so that it need not be read again; None for a quarter of what is free."""
-    cache_type: str = "f16"
+    cache_type: str = _loaded(
+        "f16", "q8 keeps the cache in 8 bits: twice the text in the same memory.", topic=MACHINE, choices=CACHE_TYPES
+    )
     """One of `CACHE_TYPES`, of the target's keys and values: 16 bits, or 8 on the packed kernels."""
+    dtype: str = _loaded("auto", "auto, float32, bfloat16 or float16.", "TYPE", MACHINE, choices=DTYPES)
+    """One of `DTYPES`; auto is bfloat16 if the device supports it, else float32. The others dequantise."""
+    quantize: str = _loaded(
+        "auto", "8- or 4-bit weights; auto: as in a GGUF file, else 8 bits on the CPU.", topic=MACHINE, choices=QUANTIZE
+    )
+    """One of `QUANTIZE`: auto keeps the codes of a GGUF file; on a CPU it takes that of a preset, and quantises other
+    models to 8 bits where the kernels know them. q8 and q4 quantise; none dequantises."""
+    device: str = _loaded("auto", "auto, cpu, cuda, cuda:1, …", "DEVICE", MACHINE)
+    """One of `DEVICES`, or a torch device such as cuda:1."""
     queue: int = 1024
     """Maximum number of waiting requests; further ones are refused."""
     seed: int | None = None
@@ -94,28 +113,21 @@ class EngineConfig:
     prefill_chunk: int = 256
     """Tokens per prefill chunk (`chunk_on`); running requests wait for one chunk between rounds, for two if several
     prompts wait."""
-
     experience: Path | None = None
     """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.experiences`)."""
-
     kept: Path | None = None
     """Folder of texts whose cache is kept between runs (`engine.cache.kept_texts`), see `Engine.keep_texts`."""
-
     exact: bool = False
     """Run the target in batch-invariant passes, so that greedy output is identical for all drafters."""
 
     def __post_init__(self) -> None:
-        for name, known in (("dtype", DTYPES), ("quantize", QUANTIZE), ("cache_type", CACHE_TYPES)):
-            if (choice := getattr(self, name)) not in known:
-                what = f"{name.replace('_', ' ')} {choice!r}"
-                raise EngineError(f"{what} is not known: choose one of {', '.join(known)}")
-        if self.quantize in ("q8", "q4") and self.dtype != "auto":
-            raise EngineError(f"quantize {self.quantize} contradicts dtype {self.dtype}: leave one of them at auto")
-        for name in ("slots", "context", "queue", "prefill_chunk"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise EngineError(f"{name.replace('_', ' ')} is {value}: it must be at least 1")
-        if self.cache_memory is not None and not 0 < self.cache_memory < inf:
-            raise EngineError(f"cache memory is {self.cache_memory:g} GB: it must be more than 0")
+        check_settings(self, space=" ")
+        quantized = self.quantize in ("q8", "q4") and self.dtype != "auto"
+        told = f"quantize {self.quantize} contradicts dtype {self.dtype}: leave one of them at auto"
+        check(not quantized, told)
+        for name in ("queue", "prefill_chunk"):
+            value = getattr(self, name)
+            check(value >= 1, f"{name.replace('_', ' ')} is {value}: it must be at least 1")
 
     def chunk_on(self, device_type: str) -> int:
         """Tokens per prefill chunk on a device: eight times as many on a GPU, which needs them to be busy.

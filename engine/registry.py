@@ -39,9 +39,9 @@ _LOOK_AHEAD = Condition("--draft with what specchat distill --kind pass makes", 
 class Reads(Enum):
     """Weights that are read in a draft step."""
 
-    NOTHING = "none, or so few that they do not count"
-    DRAFT = "those of the one draft model or head"
-    OTHER = "those of several networks, or of the target"
+    NOTHING = "none, or too few to count"
+    DRAFT = "weights of one draft model or head"
+    OTHER = "weights of several networks, or of the target"
 
 
 class DrafterEntry(NamedTuple):

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
+from typing import Any
 
 from specchat.engine.errors import EngineError, check
+from specchat.engine.settings import (
+    DRAFTING,
+    ONE_OR_MORE,
+    SAMPLING,
+    Applies,
+    Rule,
+    check_settings,
+    setting,
+    settings_of,
+)
 
 ROLES = ("system", "user", "assistant")
 
@@ -26,38 +38,47 @@ THINKING_BUDGETS = ("512", "1024", "2048", "4096", "8192", "16384")
 """Most tokens of thinking."""
 THINKING_WORDS = (*THINKING_LEVELS, *THINKING_MODES, *THINKING_BUDGETS)
 """Values of `Request.thinking` besides on and off; each chat template knows some of them, or none."""
-SAMPLING_NUMBERS = (
-    *("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("dry_multiplier", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_probability", "xtc_threshold"),
-)
-"""Fields of `Sampling` that a model may recommend and a client may set."""
 _LARGEST_XTC = 0.5
 """Two tokens cannot both be likelier."""
 COLDEST = 1e-20
 """Lowest temperature: only tied tokens share the probability at it, and no penalised logit overflows float32."""
-_LARGEST_COUNT = 1 << 31
-_RULES: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "temperature": ("0 (greedy) or more, at most 1e6", lambda x: 0 <= x <= 1e6),
-    "top_k": ("0 (off) or more", lambda x: x >= 0),
-    "top_p": ("above 0 and at most 1", lambda x: 0 < x <= 1),
-    "min_p": ("at least 0 and below 1", lambda x: 0 <= x < 1),
-    "repetition_penalty": ("from 1e-6 to 1e6 (1 is off)", lambda x: 1e-6 <= x <= 1e6),
-    "presence_penalty": ("from -2 to 2 (0 is off)", lambda x: -2 <= x <= 2),
-    "frequency_penalty": ("from -2 to 2 (0 is off)", lambda x: -2 <= x <= 2),
-    "lenience": ("above 0 and at most 1 (lossless)", lambda x: 0 < x <= 1),
-    "dry_multiplier": ("0 (off) or more", lambda x: 0 <= x < inf),
-    "dry_base": ("1 or more", lambda x: 1 <= x < inf),
-    "dry_allowed_length": (f"from 1 to {_LARGEST_COUNT}", lambda x: 1 <= x <= _LARGEST_COUNT),
-    "dry_penalty_last_n": (f"-1 (all), 0 (off) or up to {_LARGEST_COUNT}", lambda x: -1 <= x <= _LARGEST_COUNT),
-    "xtc_probability": ("from 0 (off) to 1", lambda x: 0 <= x <= 1),
-    "xtc_threshold": ("above 0 and at most 1", lambda x: 0 < x <= 1),
-}
-"""What a setting of `Sampling` must be, in words and as a test."""
+_OFTEN = Rule("from -2 to 2 (0 is off)", lambda x: -2 <= x <= 2)
+"""Range of the penalties of OpenAI's API."""
+
+
+class PartKind(StrEnum):
+    """What a part of a message is."""
+
+    TEXT = "text"
+    """What is said: to the model, or as its answer."""
+    THINKING = "thinking"
+    """What the assistant thought before its answer."""
 
 
 @dataclass(frozen=True, slots=True)
+class MessagePart:
+    """A part of a message."""
+
+    kind: PartKind
+    """What it is."""
+    text: str
+    """Its text."""
+
+
+def message_parts(text: str, thinking: str = "") -> tuple[MessagePart, ...]:
+    """The parts of a message with this text, which follows its thinking; an empty one is left out."""
+    both = MessagePart(PartKind.THINKING, thinking), MessagePart(PartKind.TEXT, text)
+    return tuple(part for part in both if part.text)
+
+
+def text_of(parts: Iterable[MessagePart], kind: PartKind) -> str:
+    """The text of all parts of one kind."""
+    return "".join(part.text for part in parts if part.kind is kind)
+
+
+@dataclass(frozen=True, slots=True, init=False)
 class Message:
-    """One turn of a conversation.
+    """One message of a conversation.
 
     Raises:
         EngineError: `role` is not one of `ROLES`.
@@ -65,13 +86,29 @@ class Message:
 
     role: str
     """One of `ROLES`."""
-    content: str
-    """Text of the turn."""
-    thinking: str = ""
-    """What the assistant thought before it; the chat template decides whether the model reads it again."""
+    parts: tuple[MessagePart, ...] = ()
+    """What it consists of, in order."""
 
-    def __post_init__(self) -> None:
-        check(self.role in ROLES, f"role {self.role!r} is not known: choose one of {', '.join(ROLES)}")
+    def __init__(self, role: str, content: str = "", thinking: str = "", parts: Iterable[MessagePart] = ()) -> None:
+        """Create a message of these parts, or of one text and what was thought before it."""
+        check(role in ROLES, f"role {role!r} is not known: choose one of {', '.join(ROLES)}")
+        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "parts", tuple(parts) or message_parts(content, thinking))
+
+    @property
+    def content(self) -> str:
+        """Its text."""
+        return text_of(self.parts, PartKind.TEXT)
+
+    @property
+    def thinking(self) -> str:
+        """What the assistant thought before; the chat template decides whether the model reads it again."""
+        return text_of(self.parts, PartKind.THINKING)
+
+
+def _number(default: float, sign: str, words: str, holds: Callable[[float], bool], text: str) -> Any:
+    """A setting of `Sampling` that a model may recommend."""
+    return setting(default, text, sign, SAMPLING, Rule(words, holds), recommended=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,50 +119,61 @@ class Sampling:
         EngineError: a value is out of range.
     """
 
-    temperature: float = 0.0
+    temperature: float = _number(0.0, "T", "0 (greedy) or more, at most 1e6", lambda x: 0 <= x <= 1e6,
+        "0 is greedy; default, as for the others: the model's own.")  # fmt: skip
     """0 is greedy: the most likely token."""
-    top_k: int = 0
+    top_k: int = _number(0, "N", "0 (off) or more", lambda x: x >= 0, "Keep the N likeliest tokens; 0 keeps all.")
     """Keep the k most likely tokens; 0 keeps all."""
-    top_p: float = 1.0
+    top_p: float = _number(1.0, "P", "above 0 and at most 1", lambda x: 0 < x <= 1,
+        "Keep the likeliest tokens that make up P.")  # fmt: skip
     """Keep the smallest set of most likely tokens whose total probability reaches this; 1 keeps all."""
-    min_p: float = 0.0
+    min_p: float = _number(0.0, "P", "at least 0 and below 1", lambda x: 0 <= x < 1,
+        "Drop tokens below this share of the likeliest.")  # fmt: skip
     """Drop tokens less likely than this fraction of the most likely one; 0 drops none."""
-    seed: int | None = None
+    seed: int | None = setting(None, "Repeat the same random draws.", "N", SAMPLING)
     """None for a random one. With one, each position of the text has its number, which draws its token: the reply does
     not depend on drafts."""
-    repetition_penalty: float = 1.0
+    repetition_penalty: float = _number(1.0, "F", "from 1e-6 to 1e6 (1 is off)", lambda x: 1e-6 <= x <= 1e6,
+        "Above 1: tokens of prompt and reply become less likely.")  # fmt: skip
     """Divides positive and multiplies negative logits of tokens in prompt or reply (Keskar et al. 2019, "CTRL", section
     4.1, as implemented in transformers); 1 is off."""
-    presence_penalty: float = 0.0
+    presence_penalty: float = _number(0.0, "F", *_OFTEN, "Above 0: tokens of the reply become less likely.")
     """Subtracted once from the logits of tokens in the reply so far (as in OpenAI's API); 0 is off."""
     logit_bias: tuple[tuple[int, float], ...] = ()
     """Pairs (token id, value added to its logit before penalties)."""
-    lenience: float = 1.0
+    lenience: float = setting(
+        1.0, "Below 1: faster, but no longer the target's exact distribution.", "L", DRAFTING,
+        Rule("above 0 and at most 1 (lossless)", lambda x: 0 < x <= 1),
+    )  # fmt: skip
     """Below 1, drafted tokens are accepted more often than is lossless (Leviathan et al. 2023, Appendix A.5)."""
-    frequency_penalty: float = 0.0
+    frequency_penalty: float = _number(0.0, "F", *_OFTEN,
+        "Above 0: tokens of the reply become less likely with each occurrence.")  # fmt: skip
     """Subtracted from a token's logit once for each time it is in the reply so far (as in OpenAI's API); 0 is off."""
-    dry_multiplier: float = 0.0
+    dry_multiplier: float = _number(0.0, "F", "0 (off) or more", lambda x: 0 <= x < inf,
+        "Above 0 (usual: 0.8): tokens that continue a repetition become less likely.")  # fmt: skip
     """DRY (`engine.sampling.dry`): a token that would continue a repetition of n ≥ `dry_allowed_length` tokens loses
     `dry_multiplier` · `dry_base` ^ (n - `dry_allowed_length`) of its logit; 0 is off."""
-    dry_base: float = 1.75
+    dry_base: float = _number(1.75, "F", "1 or more", lambda x: 1 <= x < inf,
+        "How fast DRY grows with the length of the repetition; usual: 1.75.")  # fmt: skip
     """How fast the penalty of DRY grows with the length of the repetition; at least 1."""
-    dry_allowed_length: int = 2
+    dry_allowed_length: int = _number(2, "N", "from 1 to 2147483648", lambda x: 1 <= x <= 1 << 31,
+        "Length of a repetition from which DRY counts, in tokens; usual: 2.")  # fmt: skip
     """Length of the shortest repetition that DRY penalises; at least 1."""
-    dry_penalty_last_n: int = -1
+    dry_penalty_last_n: int = _number(-1, "N", "-1 (all), 0 (off) or up to 2147483648", lambda x: -1 <= x <= 1 << 31,
+        "Last tokens in which DRY looks for repetitions; -1: all.")  # fmt: skip
     """Number of last tokens of prompt and reply in which DRY looks for repetitions; -1 for all, 0 is off."""
     dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
-    """No repetition reaches across a token that contains one of these."""
-    xtc_probability: float = 0.0
+    """Texts that end a repetition: none reaches across a token that contains one of them."""
+    xtc_probability: float = _number(0.0, "P", "from 0 (off) to 1", lambda x: 0 <= x <= 1,
+        "Above 0: chance to draw without the top choices (XTC).")  # fmt: skip
     """XTC: chance that a token is drawn without all tokens of at least `xtc_threshold` but the least likely of them,
     after all filters, as in text-generation-webui; 0 is off. Greedy replies do not use it."""
-    xtc_threshold: float = 0.1
+    xtc_threshold: float = _number(0.1, "P", "above 0 and at most 1", lambda x: 0 < x <= 1,
+        "Least probability of a top choice of XTC; usual: 0.1.")  # fmt: skip
     """Above 0.5 it is off: at most one token reaches it."""
 
     def __post_init__(self) -> None:
-        for name, (rule, holds) in _RULES.items():
-            value = getattr(self, name)
-            shown = f"{value:g}" if isinstance(value, float) else value
-            check(holds(value), f"{name.replace('_', '-')} is {shown}: it must be {rule}", name)
+        check_settings(self)
         for token, bias in self.logit_bias:
             check(token >= 0, f"logit-bias names token {token}: token ids start at 0", "logit_bias")
             told = f"logit-bias of token {token} is {bias:g}: it must be from -100 to 100"
@@ -182,6 +230,10 @@ class Sampling:
             )
 
 
+SAMPLING_NUMBERS = tuple(name for name, each in settings_of(Sampling).items() if each.recommended)
+"""Fields of `Sampling` that a model may recommend and a client may set."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """One reply to generate.
@@ -203,12 +255,15 @@ class Request:
     """A prompt as token ids; empty for another kind."""
     sampling: Sampling = field(default_factory=Sampling)
     """How tokens are drawn."""
-    drafter: str = AUTO
+    drafter: str = setting(AUTO, "What proposes tokens.", "NAME", DRAFTING, applies=Applies.ROUND)
     """One of `Ready.drafters`; auto is the first, best one."""
-    gamma: int | None = None
+    gamma: int | None = setting(
+        None, "Tokens to draft each round; auto adapts.", "N", DRAFTING,
+        Rule(f"from 0 (no drafting) to {MAX_GAMMA}", lambda x: 0 <= x <= MAX_GAMMA), Applies.ROUND,
+    )  # fmt: skip
     """Draft length of each round, 0 (no drafting) to `MAX_GAMMA`; None adapts it for speed, or is `DEFAULT_GAMMA` for a
     sampled reply with a seed whose tokens depend on it: outside the packed kernels, or with lenience."""
-    max_tokens: int = 1024
+    max_tokens: int = setting(1024, "End the reply after N tokens.", "N", SAMPLING, ONE_OR_MORE)
     """Maximum number of reply tokens."""
     stop: tuple[str, ...] = ()
     """Stop strings: the reply ends before the first of them to appear."""
@@ -222,7 +277,7 @@ class Request:
     thinking: bool | str | None = None
     """Switches thinking on or off, or to one of `THINKING_WORDS`, where the chat template can; None leaves it to the
     template."""
-    when_full: str = STOP
+    when_full: str = setting(STOP, "What happens to a chat that is too long.", choices=WHEN_FULL)
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
     stop_repeats: bool = False
     """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
@@ -237,12 +292,9 @@ class Request:
             check(self.thinking in THINKING_WORDS, f"thinking {self.thinking!r} is not known: choose one of {known}")
         kinds = bool(self.messages) + (self.prompt is not None) + bool(self.prompt_ids)
         check(kinds == 1, "the request has no prompt: give it messages, a prompt or prompt_ids, and only one of them")
-        check_gamma(self.gamma)
-        check(self.max_tokens >= 1, f"max-tokens is {self.max_tokens}: it must be at least 1")
+        check_settings(self)
         check(all(self.stop), "a stop string is empty: it would end every reply before its first token", "stop")
         check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
-        known = ", ".join(WHEN_FULL)
-        check(self.when_full in WHEN_FULL, f"when-full {self.when_full!r} is not known: choose one of {known}")
 
     def check_prompt(self) -> None:
         """Check what is invalid for all models: lone surrogates and negative token ids.
@@ -250,7 +302,7 @@ class Request:
         Raises:
             EngineError: the prompt, a stop string or the prescribed reply is invalid.
         """
-        said = (text for message in self.messages for text in (message.content, message.thinking))
+        said = (part.text for message in self.messages for part in message.parts)
         for text in (self.prompt or "", self.reply_text, *said, *self.stop):
             try:
                 text.encode()
@@ -298,4 +350,4 @@ def check_gamma(gamma: int | None) -> None:
     Raises:
         EngineError: it is out of range.
     """
-    check(0 <= (gamma or 0) <= MAX_GAMMA, f"gamma is {gamma}: it must be from 0 (no drafting) to {MAX_GAMMA}", "gamma")
+    settings_of(Request)["gamma"].check("gamma", gamma)

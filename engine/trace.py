@@ -1,11 +1,11 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 5}`. Every other line is a `Request` or an event, with its type's name
+The first line is `{"record": "trace", "version": 6}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`; the lines of a stored reply include a `Measured`. Unknown fields are an error: a newer
 format has a newer version; versions 1 (no trees), 2 (no plain passes, no frequency penalty, no `Detail.probability`, no
 reply that begins with given tokens), 3 (no thinking, no recommended sampling, and no replies of other servers: no
-unknown fate, no `Totals`) and 4 (thinking in the text, between the marks of `Admitted.thinking`; no `Measured`, no
-`Round.context`) are also read.
+unknown fate, no `Totals`), 4 (thinking in the text, between the marks of `Admitted.thinking`; no `Measured`, no
+`Round.context`) and 5 (messages with one text and one thinking instead of parts) are also read.
 `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
 damaged trace fails here and not halfway through a replay.
 """
@@ -28,18 +28,20 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from specchat.engine.errors import EngineError
 from specchat.engine.events import MOST_DRAFTED, Admitted, Event, Measured, Totals
 from specchat.engine.files import create_text
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.round import Round
 
-VERSION = 5
-READABLE = (1, 2, 3, 4, VERSION)
+VERSION = 6
+READABLE = (1, 2, 3, 4, 5, VERSION)
 Record = Event | Request
 StoredRecord = Record | Measured
 """What a line of a stored reply may be."""
 
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(StoredRecord)}
+EARLIER: dict[type, dict[str, type]] = {Message: {"content": str, "thinking": str}}
+"""Fields of earlier versions that are read."""
 _LEFT_OUT = ("proposers", "thinking")
-"""Fields that are not written if they are empty, as in most rounds and messages."""
+"""Fields that are not written if they are empty, as in most rounds."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
@@ -173,7 +175,7 @@ def _names(kind: type) -> tuple[str, ...]:
 
 
 def _record(kind: type, values: dict[str, Any]) -> Any:
-    hints = _hints(kind)
+    hints = _hints(kind) | EARLIER.get(kind, {})
     return kind(**{name: _typed(hints[name], value) for name, value in values.items()})
 
 

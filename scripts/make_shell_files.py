@@ -1,4 +1,6 @@
-"""Writes `assets/shell`: the man page and the completions of bash, zsh and fish, from the command line itself.
+"""Writes `assets/shell`, the man page and the completions of bash, zsh and fish, and `docs/settings.md`.
+
+They are made from the command line and the table of settings.
 
 Run: python -m scripts.make_shell_files
 """
@@ -12,10 +14,19 @@ from typing import Any
 import typer
 from typer._completion_shared import get_completion_script
 
+from specchat.app.cli import options
 from specchat.app.cli.command_line import app
 from specchat.app.cli.options import drafters
+from specchat.app.server.protocol import ChatBody
+from specchat.app.settings.controls import CONTROLS
+from specchat.app.settings.settings import AUTO, TABLE
+from specchat.app.settings.settings_file import PHRASES
+from specchat.app.ui.action_table import SLASH_COMMANDS
+from specchat.engine import Applies, Setting
 
-FOLDER = Path(__file__).resolve().parents[1] / "assets" / "shell"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "assets" / "shell"
+REFERENCE = ROOT / "docs" / "settings.md"
 NAME = "specchat"
 COMPLETIONS = {"bash": "specchat", "zsh": "_specchat", "fish": "specchat.fish"}
 """The file that each shell looks for."""
@@ -26,10 +37,49 @@ ENVIRONMENT = (
     ("NO_COLOR", "Anything: no colours."),
 )
 
+HEAD = (
+    "# Settings",
+    "",
+    "Written by `python -m scripts.make_shell_files` from the table of settings. Each key of `settings.toml` is also a",
+    "variable, such as `SPECCHAT_TOP_K`. Details and examples: [command-line.md](command-line.md).",
+    "",
+    "| key | meaning | values | default | in effect | option | command | field of `serve` |",
+    "| --- | --- | --- | --- | --- | --- | --- | --- |",
+)
+IN_EFFECT = {
+    Applies.START: "when models are loaded",
+    Applies.ROUND: "from the next round on",
+    Applies.REQUEST: "from the next reply on",
+    Applies.SCREEN: "at once",
+}
+
 
 def files() -> dict[str, str]:
     """Each file's name and text."""
     return {f"{NAME}.1": "\n".join(_page()) + "\n", **{file: _completion(of) for of, file in COMPLETIONS.items()}}
+
+
+def reference() -> str:
+    """All settings as a Markdown table."""
+    return "\n".join([*HEAD, *map(_row, TABLE.values())]) + "\n"
+
+
+def _row(each: Setting) -> str:
+    """The row of a setting."""
+    name, values = each.name, [", ".join(filter(None, each.choices)) or PHRASES[each.type]]
+    commands = [control.command for control in CONTROLS if control.name == name]
+    commands += [action.slash for action in SLASH_COMMANDS if action.slash == name]
+    cells = (
+        f"`{name}`",
+        each.help,
+        ", ".join([*values, *([each.rule.words] if each.rule else [])]),
+        AUTO if each.default is None and name != "seed" else str(each.default or ""),
+        IN_EFFECT[each.applies],
+        f"`{options.flag(name)}`" if name in {*options.SETTINGS, *options.OF_CHAT, "theme"} else "",
+        f"`/{commands[0]}`" if commands else "",
+        f"`{name}`" if name in ChatBody.model_fields else "",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 def _completion(shell: str) -> str:
@@ -93,3 +143,4 @@ if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
     for file, text in files().items():
         (FOLDER / file).write_text(text, encoding="utf-8")
+    REFERENCE.write_text(reference(), encoding="utf-8")

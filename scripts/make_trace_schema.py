@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
-from specchat.engine.trace import READABLE, VERSION, StoredRecord
+from specchat.engine.trace import EARLIER, READABLE, VERSION, StoredRecord
 
 FILE = Path(__file__).resolve().parents[1] / "assets" / "trace.schema.json"
 
@@ -66,6 +66,8 @@ def _define(kind: type, named: dict[str, Any], *, record: bool = False) -> dict[
     if is_dataclass(kind):
         properties = {"record": {"const": kind.__name__.lower()}} if record else {}
         properties |= {f.name: _described(hints[f.name], documented.get(f.name, ""), named) for f in fields(kind)}
+        earlier = EARLIER.get(kind, {}).items()
+        properties |= {name: _described(hint, f"Of traces before version {VERSION}.", named) for name, hint in earlier}
         required = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
         named[kind.__name__] = {
             "type": "object",

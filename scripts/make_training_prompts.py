@@ -97,7 +97,7 @@ def varied(prompt: str, draw: random.Random) -> str:
 
 def passages(folder: Path, models: Path) -> Iterator[str]:
     """Whole paragraphs and sentences from the beginnings of replies."""
-    tokenizer = load_tokenizer(resolve("smollm2-135m", ModelStore(models), lambda *_: None, weights=False))
+    tokenizer = load_tokenizer(resolve("smollm2-135m", ModelStore(models), lambda *_: None).folder(weights=False))
     for talk in Corpus(folder).conversations():
         for reply in str(tokenizer.decode(talk.tokens)).split(_REPLY)[1:]:
             whole, _, _ = reply[:_LONGEST].partition(_END)

@@ -39,7 +39,7 @@ def default_model() -> Path:
     from specchat.engine.models.store import ModelStore
     from specchat.engine.progress import ignore_progress
 
-    return resolve(DEFAULT_PRESET, ModelStore(_MODELS), ignore_progress)
+    return resolve(DEFAULT_PRESET, ModelStore(_MODELS), ignore_progress).folder()
 
 
 @pytest.fixture(scope="session")

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TypeVar
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt, parent_row
+from specchat.app.chat.parts import parts_of
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.tray import NO_CHAT, Unsent, joined
+from specchat.app.chat.tree import Node
 from specchat.app.errors import AppError, LostRowError
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import Hit
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Admitted, Finished, Measured, Record, Round, to_json
+from specchat.engine import Finished, Measured, Record, to_json
 
 T = TypeVar("T")
 RETRY_S = 1.0
@@ -124,47 +126,47 @@ class Archive(StoreWriter):
 
         return self.do(lambda: stored_conversation(chat, self._store.messages(chat.id, events=False), read))
 
-    def prompt(self, conversation: Conversation, turn: Turn) -> Future[None]:
+    def prompt(self, conversation: Conversation, prompt: Prompt) -> Future[None]:
         """Store a prompt; the first one of a conversation creates its chat, or is that of the other lane."""
-        parent, lane = conversation.parent_row(turn), conversation.other_lane
-        shared = lane.turns[0] if lane is not None and conversation.turns[0] is turn else None
+        parent, lane = parent_row(prompt), conversation.other_lane
+        shared = lane.prompts[0] if lane is not None and conversation.prompts[0] is prompt else None
 
         def write() -> None:
             if lane is not None and shared is not None:
-                conversation.chat, turn.prompt_id = lane.chat, shared.prompt_id
+                conversation.chat, prompt.row = lane.chat, shared.row
                 return
             with self._store.one_transaction():
                 chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
                 if conversation.chat is None and conversation.thinking is not None:
                     self._store.change_chat(chat.id, thinking=conversation.thinking)
                 row = self._store.add_message(
-                    chat.id, "user", turn.prompt, parent=parent(), attachments=turn.attachments
+                    chat.id, "user", prompt.text, parent=parent(), attachments=prompt.attachments
                 )
-            conversation.chat, turn.prompt_id = chat, row
+            conversation.chat, prompt.row = chat, row
 
         return self.in_order(write)
 
-    def begin(self, conversation: Conversation, turn: Turn, replies: Sequence[Reply]) -> Future[None]:
+    def begin(self, conversation: Conversation, prompt: Prompt, replies: Sequence[Reply]) -> Future[None]:
         """Add new replies to a stored prompt, with the rounds that they start with."""
-        parent, shown = conversation.parent_row(turn), turn.reply
+        parent, shown = parent_row(prompt), prompt.reply
         given = [list(reply.rounds) for reply in replies]
 
         def write() -> None:
-            chat, prompt = conversation.chat, turn.prompt_id
-            if chat is None or prompt is None:  # could not be stored, which was reported then
+            chat, asked = conversation.chat, prompt.row
+            if chat is None or asked is None:  # could not be stored, which was reported then
                 return
             rows = []
             with self._store.one_transaction():
                 if (before := parent()) is not None:
-                    self._store.set_parent(prompt, before)
+                    self._store.set_parent(asked, before)
                 for reply, rounds in zip(replies, given, strict=True):
                     row = self._store.add_message(
-                        chat.id, "assistant", "", parent=prompt, chosen=reply is shown, model=reply.model
+                        chat.id, "assistant", "", parent=asked, chosen=reply is shown, model=reply.model
                     )
-                    self._append(row, rounds, [(record.answer, record.thought) for record in rounds])
+                    self._append(row, rounds)
                     rows.append(row)
             for reply, row in zip(replies, rows, strict=True):
-                reply.message_id = row
+                reply.row = row
 
         return self.in_order(write)
 
@@ -186,25 +188,25 @@ class Archive(StoreWriter):
 
     def finish(self, reply: Reply, reason: str) -> Future[None]:
         """Mark a reply as ended that got no `Finished`."""
-        return self._to_row(lambda: reply.message_id, lambda row: self._store.finish_message(row, reason))
+        return self._to_row(reply, lambda row: self._store.finish_message(row, reason))
 
-    def choose(self, one: Reply | Turn) -> Future[None]:
+    def choose(self, message: Node) -> Future[None]:
         """Continue the chat with this reply, or this version of a prompt."""
-        return self._to_row(
-            lambda: one.prompt_id if isinstance(one, Turn) else one.message_id, lambda row: self._store.choose(row)
-        )
+        return self._to_row(message, self._store.choose)
 
-    def set_tokens(self, turn: Turn, name: str, tokens: int) -> Future[None]:
+    def set_tokens(self, prompt: Prompt, name: str, tokens: int) -> Future[None]:
         """Store the length of an attachment of a prompt."""
-        return self._to_row(lambda: turn.prompt_id, lambda row: self._store.attachments.set_tokens(row, name, tokens))
+        return self._to_row(prompt, lambda row: self._store.attachments.set_tokens(row, name, tokens))
 
     def set_options(self, conversation: Conversation) -> Future[None]:
         """Store system prompt and thinking, unless the chat is stored later, with its first prompt."""
 
-        def write(row: int) -> None:
-            self._store.change_chat(row, system=conversation.system or "", thinking=conversation.thinking)
+        def write() -> None:
+            if conversation.chat is not None:
+                options = {"system": conversation.system or "", "thinking": conversation.thinking}
+                self._store.change_chat(conversation.chat.id, **options)
 
-        return self._to_row(lambda: conversation.chat.id if conversation.chat else None, write)
+        return self.in_order(write)
 
     def find(self, text: str) -> Future[list[Hit] | None]:
         """Places where all these words occur in titles, prompts with their attachments, and replies."""
@@ -242,13 +244,15 @@ class Archive(StoreWriter):
 
         return self.do(write)
 
-    def fork(self, turns: Sequence[Turn], title: str, system: str, thinking: bool | str | None) -> Future[Chat | None]:
-        """A new chat with copies of these turns and of their chosen replies."""
+    def fork(
+        self, prompts: Sequence[Prompt], title: str, system: str, thinking: bool | str | None
+    ) -> Future[Chat | None]:
+        """A new chat with copies of these prompts and of their chosen replies."""
 
         def write() -> Chat:
             if self._backlog:
                 raise AppError("the chat is not forked: its last messages are not stored yet")
-            rows = [(turn.prompt_id, turn.reply.message_id if turn.reply else None) for turn in turns]
+            rows = [(prompt.row, prompt.reply.row if prompt.reply else None) for prompt in prompts]
             with self._store.one_transaction():
                 chat = self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
                 self._store.change_chat(chat.id, thinking=thinking)
@@ -256,7 +260,9 @@ class Archive(StoreWriter):
 
         return self.do(write)
 
-    def take_back(self, conversation: Conversation, turns: list[Turn], unsent: Unsent | None = None) -> Future[None]:
+    def take_back(
+        self, conversation: Conversation, prompts: list[Prompt], unsent: Unsent | None = None
+    ) -> Future[None]:
         """Remove unanswered prompts, and a chat without others; `unsent`, if given, becomes the unsent text.
 
         A text of the new chat stays, before it.
@@ -265,10 +271,10 @@ class Archive(StoreWriter):
         def write() -> None:
             chat = conversation.chat
             with self._store.one_transaction():
-                for turn in reversed(turns):  # each follows the one before it
-                    if turn.prompt_id is not None:
-                        self._store.take_back(turn.prompt_id)
-                if turns and chat is not None and not self._store.messages(chat.id):
+                for prompt in reversed(prompts):  # each follows the one before it
+                    if prompt.row is not None:
+                        self._store.take_back(prompt.row)
+                if prompts and chat is not None and not self._store.messages(chat.id):
                     self._store.change_chat(chat.id, deleted=True)
                     chat = None
                 if unsent is not None and chat is not None:
@@ -303,21 +309,21 @@ class Archive(StoreWriter):
 
     def _add(self, reply: Reply, records: Sequence[Record | Measured]) -> None:
         """Store records of a reply; without a row its start could not be stored, which was reported then."""
-        if reply.message_id is None:
+        if reply.row is None:
             return
-        self._append(reply.message_id, records, [_said(record, reply) for record in records])
+        self._append(reply.row, records, reply.carried)
         for record in records:
             if isinstance(record, Finished):
-                self._store.finish_message(reply.message_id, record.reason.value)
+                self._store.finish_message(reply.row, record.reason.value)
 
-    def _append(self, row: int, records: Iterable[Record | Measured], said: Sequence[tuple[str, str]]) -> None:
-        """Append records to a stored reply, and the answer and the thinking that each adds to it."""
-        answer, thinking = ("".join(part) for part in zip(*said, strict=True)) if said else ("", "")
-        self._store.append_rounds(row, answer, map(to_json, records), thinking)
+    def _append(self, row: int, records: Sequence[Record | Measured], carried: int = 0) -> None:
+        """Append records to a stored reply, and the text that they add to it."""
+        parts = [part for record in records for part in parts_of(record, carried)]
+        self._store.append_rounds(row, parts, map(to_json, records))
 
-    def _to_row(self, row: Callable[[], int | None], write: Callable[[int], None]) -> Future[None]:
-        """Write to a row in order, if it is stored by then."""
-        return self.in_order(lambda: None if (found := row()) is None else write(found))
+    def _to_row(self, message: Node, write: Callable[[int], None]) -> Future[None]:
+        """Write to the row of a message in order, if it is stored by then."""
+        return self.in_order(lambda: None if message.row is None else write(message.row))
 
 
 class NoArchive(Archive):
@@ -334,16 +340,3 @@ class NoArchive(Archive):
 
     def close(self) -> None:
         """There is no thread to end."""
-
-
-def _said(record: Record | Measured, reply: Reply) -> tuple[str, str]:
-    """Answer and thinking that a record adds to its stored reply; given tokens that were carried are stored already."""
-    if isinstance(record, Round):
-        return record.answer, record.thought
-    said: Sequence[tuple[str, bool]] = ()
-    if isinstance(record, Admitted):
-        said = [(token.text, token.thinking) for token in record.given[reply.numbered.carried :]]
-    elif isinstance(record, Finished):
-        said = [(record.tail, record.thinking)]
-    answer, thinking = ("".join(text for text, thought in said if thought is part) for part in (False, True))
-    return answer, thinking

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.questions import Examination, Look, Saying
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
@@ -17,18 +17,18 @@ from specchat.engine import Round, Sampling
 TITLE_TOKENS = 24
 
 
-def regenerate(requests: RequestManager, conversation: Conversation, turn: Turn, settings: Settings) -> bool:
+def regenerate(requests: RequestManager, conversation: Conversation, prompt: Prompt, settings: Settings) -> bool:
     """Request one more reply to a prompt of the path with these settings; return whether there is an engine."""
     if settings.seed is not None:  # the same seed would repeat the reply
-        settings = replace(settings, seed=settings.seed + len(turn.replies))
-    request = replace(conversation.request(settings, turn), not_drafted_from=turn.reply_rows)
-    return requests.request_another(conversation, turn, request, ())
+        settings = replace(settings, seed=settings.seed + len(prompt.replies))
+    request = replace(conversation.request(settings, prompt), not_drafted_from=prompt.reply_rows)
+    return requests.request_another(conversation, prompt, request, ())
 
 
 def go_on(
     requests: RequestManager,
     conversation: Conversation,
-    turn: Turn,
+    prompt: Prompt,
     rounds: Sequence[Round],
     chosen: Sequence[int] = (),
     text: str = "",
@@ -39,7 +39,7 @@ def go_on(
 
     Args:
         conversation: The conversation.
-        turn: A prompt of its path.
+        prompt: A prompt of its path.
         rounds: Rounds of another reply that the new one starts with, from the engine's cache if possible.
         chosen: Token ids after these rounds.
         text: Text after these tokens.
@@ -50,27 +50,21 @@ def go_on(
     if any(record.observed for record in rounds):  # tokens have no ids: continue from the text
         text, rounds = "".join(record.answer for record in rounds) + text, rounds[:0]
     emitted = [token for record in rounds for token in record.emitted]
-    request = conversation.request(requests.effective, turn)
+    request = conversation.request(requests.effective, prompt)
     request = replace(request, reply_ids=(*emitted, *chosen), reply_text=text, stop_repeats=stop_repeats)
-    return requests.request_another(conversation, turn, request, rounds)
+    return requests.request_another(conversation, prompt, request, rounds)
 
 
-def show_reply(requests: RequestManager, conversation: Conversation, turn: Turn, reply: Reply) -> None:
-    """Continue with another reply to a prompt of the path."""
-    conversation.show_reply(turn, reply)
-    requests.choose(conversation, reply)
-
-
-def pick(requests: RequestManager, conversation: Conversation, turn: Turn, reply: Reply) -> None:
+def pick(requests: RequestManager, conversation: Conversation, reply: Reply) -> None:
     """Continue with one of several replies, and end the others."""
-    show_reply(requests, conversation, turn, reply)
-    requests.running.cancel(other for other in turn.replies if other is not reply)
+    requests.choose(conversation, reply)
+    requests.running.cancel(other for other in reply.siblings if isinstance(other, Reply) and other is not reply)
 
 
 def look(
     requests: RequestManager,
     conversation: Conversation,
-    turn: Turn,
+    prompt: Prompt,
     rounds: Sequence[Round],
     detail: int,
     then: Callable[[Round | None], None],
@@ -82,7 +76,7 @@ def look(
     source = requests.source
     if source is None or requests.effective is None or any(record.observed for record in rounds):
         return False
-    request = conversation.request(requests.effective, turn)
+    request = conversation.request(requests.effective, prompt)
     request = replace(request, drafter="none", gamma=0, max_tokens=1, detail=detail)
     context = [token for record in rounds for token in record.emitted]
     return requests.questions.ask(source, Look(then), request, context) is None
@@ -93,15 +87,15 @@ def entitle(requests: RequestManager, conversation: Conversation, then: Callable
 
     `then` gets the title, or an empty text if it is unusable; it is not called if the request failed or was cancelled.
     """
-    source, settings, first = requests.source, requests.effective, conversation.turns[0]
+    source, settings, first = requests.source, requests.effective, conversation.prompts[0]
     if source is None or settings is None or first.reply is None:
         return
-    prompt, answer = first.prompt, first.reply.text
+    asked, answer = first.text, first.reply.text
 
     def take(text: str, complete: bool) -> None:
-        then(written_title(text, prompt, answer, complete=complete))
+        then(written_title(text, asked, answer, complete=complete))
 
-    messages = conversation.messages_with(TITLE_PROMPT, turns=1)
+    messages = conversation.messages_with(TITLE_PROMPT, prompts=1)
     request = settings.with_thinking(False).request(uuid4().hex, messages, TITLE_ENDS)
     request = replace(request, max_tokens=TITLE_TOKENS, sampling=Sampling(), drafter="none", gamma=0)
     requests.questions.ask(source, Saying(take), replace(request, reply_text=TITLE_BEGIN), ())
@@ -109,9 +103,9 @@ def entitle(requests: RequestManager, conversation: Conversation, then: Callable
 
 def examine(requests: RequestManager, conversation: Conversation, reply: Reply, token: int, detail: int) -> None:
     """Compute the top-k lists of this size for a token of an ended reply, into `Reply.computed`."""
-    turn = conversation.turn_of(reply)
+    prompt = conversation.prompt_of(reply)
     known = token in reply.computed and reply.computed[token].detail is not None
-    if turn is None or requests.effective is None or known or reply.metrics.observed:
+    if prompt is None or requests.effective is None or known or reply.metrics.observed:
         return
     if requests.questions.asked(reply, token):
         return
@@ -120,7 +114,7 @@ def examine(requests: RequestManager, conversation: Conversation, reply: Reply, 
         examination.fail(f"the reply came from {reply.model}, which is not loaded")
     else:
         settings = requests.effective.with_thinking(conversation.thinking)
-        request = examination.request(settings, uuid4().hex, conversation.messages_of(turn, reply))
+        request = examination.request(settings, uuid4().hex, conversation.messages_of(prompt, reply))
         error = requests.questions.ask(requests.session.source, examination, request, examination.context)
         if error is not None:
             examination.fail(error)

@@ -98,7 +98,7 @@ class ContextMeter:
             self._told, self._requested_history = history, self._requested
             self._count(history, f"{_HISTORY}{self._requested}")
         self._tokens = {each.name: each.tokens for each in attachments}
-        for each in (*attachments, *(one for turn in conversation.turns for one in turn.attachments)):
+        for each in (*attachments, *(one for earlier in conversation.prompts for one in earlier.attachments)):
             if each.tokens is None and each not in self._ones.values():
                 key = f"{_ONE}{self._requested} {len(self._ones)}"
                 self._ones[key] = each

@@ -1,90 +1,110 @@
-"""A conversation: a tree of prompts (`Turn`) and replies, and the path through it that is shown and continued."""
+"""A conversation: a tree of prompts and replies, and the path to its selected leaf, which is shown and continued."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from uuid import uuid4
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.titles import title_of
+from specchat.app.chat.tree import Node
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
 from specchat.engine import FinishReason, Message, Request
 
 
-@dataclass(eq=False)
-class Turn:
-    """A prompt and the replies to it."""
+class Prompt(Node):
+    """What the user sends. The replies to it are its children."""
 
-    prompt: str
-    reply: Reply | None = None
-    """The reply that the path continues with; None while the prompt waits to be sent."""
-    replies: list[Reply] = field(default_factory=list)
-    """All replies to the prompt, oldest first."""
-    wanted: int = 1
-    """Number of replies to request when it is sent."""
-    prompt_id: int | None = None
-    """The prompt's row in the store, once stored."""
-    versions: list[Turn] = field(default_factory=list)
-    """All versions of the prompt including this one, oldest first; one list shared by all of them."""
-    following: dict[Reply | None, Turn] = field(default_factory=dict)
-    """The turn last shown after each reply; after None, the turn that waits for the first reply."""
-    attachments: tuple[Attachment, ...] = ()
-
-    def __post_init__(self) -> None:
-        if self.reply is not None and not self.replies:
-            self.replies.append(self.reply)
-        if not self.versions:
-            self.versions.append(self)
+    def __init__(
+        self, text: str, attachments: tuple[Attachment, ...] = (), *, wanted: int = 1, row: int | None = None
+    ) -> None:
+        super().__init__(row)
+        self.text = text
+        """The text as it was typed."""
+        self.attachments = attachments
+        self.wanted = wanted
+        """Number of replies to request when it is sent."""
 
     @property
     def content(self) -> str:
-        """The text for the model: the prompt with its attachments."""
-        return content_of(self.prompt, self.attachments)
+        """The text for the model, which includes the attachments."""
+        return content_of(self.text, self.attachments)
 
     @property
-    def place(self) -> int:
-        """Number of the reply that the path continues with, from 1."""
-        return next((n for n, reply in enumerate(self.replies, start=1) if reply is self.reply), 1)
+    def as_message(self) -> Message:
+        """The message for the model."""
+        return Message("user", self.content)
 
     @property
-    def version(self) -> int:
-        """Number of this version of the prompt, from 1."""
-        return next(n for n, turn in enumerate(self.versions, start=1) if turn is self)
+    def reply(self) -> Reply | None:
+        """The reply that the path continues with; None while the prompt waits to be sent."""
+        return self.shown if isinstance(self.shown, Reply) else None
+
+    @property
+    def named_parts(self) -> list[tuple[str, Prompt | Reply]]:
+        """The prompt and its shown reply, if any, with what they are called."""
+        return [("prompt", self), *([("reply", self.reply)] if self.reply is not None else [])]
+
+    @property
+    def replies(self) -> list[Reply]:
+        """All replies, oldest first."""
+        return [child for child in self.children if isinstance(child, Reply)]
 
     @property
     def reply_rows(self) -> tuple[int, ...]:
-        """Rows of its replies in the store."""
-        return tuple(reply.message_id for reply in self.replies if reply.message_id is not None)
+        """Rows of the replies in the store."""
+        return tuple(reply.row for reply in self.replies if reply.row is not None)
 
     @property
     def counts(self) -> bool:
-        """Whether the turn is part of the model's context: one that failed before its first token is not."""
+        """Whether it is part of the model's context: it is not if its reply failed before the first token."""
         return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
 
 
-@dataclass(eq=False)
 class Conversation:
-    """A chat: the turns of one path through its tree. Other branches are in `Turn.versions` and `Turn.replies`."""
+    """A chat.
 
-    chat: Chat | None = None
-    """Its row in the store, once stored."""
-    turns: list[Turn] = field(default_factory=list)
-    """The path, from the first prompt on; waiting turns are at its end."""
-    other_lane: Conversation | None = None
-    """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
-    system: str | None = None
-    """System prompt; None for that of the settings."""
-    thinking: bool | str | None = None
-    """Value of the template's thinking switch; None follows the settings."""
-    every: list[Turn] = field(default_factory=list)
-    """Every turn of the tree, in order of creation."""
+    Args:
+        chat: Its row in the store; None before it is stored.
+        path: The first messages.
+        system: System prompt; None for that of the settings.
+        thinking: Value of the template's thinking switch; None follows the settings.
+    """
 
-    def __post_init__(self) -> None:
-        self.every = self.every or list(self.turns)
+    def __init__(
+        self,
+        chat: Chat | None = None,
+        path: Iterable[Prompt | Reply] = (),
+        *,
+        system: str | None = None,
+        thinking: bool | str | None = None,
+    ) -> None:
+        self.chat = chat
+        self.system = system
+        self.thinking = thinking
+        self.other_lane: Conversation | None = None
+        """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
+        self.root = Node()
+        self.leaf = self.root
+        """The selected message: the path leads to it. Waiting prompts are at the end of the path."""
+        self.prompts: list[Prompt] = []
+        """The prompts of the path, in order."""
+        for message in path:
+            self.append(message)
+
+    @property
+    def replies(self) -> list[Reply]:
+        """The replies of the path, in order."""
+        return [prompt.reply for prompt in self.prompts if prompt.reply is not None]
+
+    @property
+    def all_running(self) -> list[Reply]:
+        """All running replies to prompts of the path."""
+        return [reply for prompt in self.prompts for reply in prompt.replies if reply.running]
 
     @property
     def running(self) -> Reply | None:
@@ -92,19 +112,19 @@ class Conversation:
         return next(iter(self.all_running), None)
 
     @property
-    def all_running(self) -> list[Reply]:
-        """All running replies to prompts of the path."""
-        return [reply for turn in self.turns for reply in turn.replies if reply.running]
+    def every_reply(self) -> list[Reply]:
+        """The replies of all branches."""
+        return [message for message in self.root.descendants() if isinstance(message, Reply)]
 
     @property
     def busy(self) -> list[Reply]:
-        """All running replies of the tree."""
-        return [reply for turn in self.every for reply in turn.replies if reply.running]
+        """The running replies of all branches."""
+        return [reply for reply in self.every_reply if reply.running]
 
     @property
-    def waiting(self) -> list[Turn]:
-        """Turns of the path whose prompt waits to be sent."""
-        return [turn for turn in self.turns if turn.reply is None]
+    def waiting(self) -> list[Prompt]:
+        """Prompts of the path that wait to be sent."""
+        return [prompt for prompt in self.prompts if prompt.reply is None]
 
     @property
     def title(self) -> str:
@@ -114,27 +134,27 @@ class Conversation:
     @property
     def first_words(self) -> str:
         """A title from the start of the first prompt, or from its attachments' names."""
-        first = self.turns[0] if self.turns else Turn("")
-        return title_of(first.prompt or ", ".join(each.name for each in first.attachments))
+        first = self.prompts[0] if self.prompts else Prompt("")
+        return title_of(first.text or ", ".join(each.name for each in first.attachments))
 
-    def set_tokens(self, one: Attachment, tokens: int) -> list[Turn]:
-        """Set the counted length of an attachment; return the turns of the path that have it."""
-        same = [turn for turn in self.turns if any(each.is_same(one) for each in turn.attachments)]
-        for turn in same:
-            turn.attachments = tuple(
-                replace(each, tokens=tokens) if each.is_same(one) else each for each in turn.attachments
+    def set_tokens(self, one: Attachment, tokens: int) -> list[Prompt]:
+        """Set the counted length of an attachment; return the prompts of the path that have it."""
+        same = [prompt for prompt in self.prompts if any(each.is_same(one) for each in prompt.attachments)]
+        for prompt in same:
+            prompt.attachments = tuple(
+                replace(each, tokens=tokens) if each.is_same(one) else each for each in prompt.attachments
             )
         return same
 
-    def request(self, settings: Settings, turn: Turn) -> Request:
+    def request(self, settings: Settings, prompt: Prompt) -> Request:
         """A request for a reply to a prompt of the path."""
-        request = settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(turn))
+        request = settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(prompt))
         return replace(request, stop_repeats=True)
 
-    def requests(self, settings: Settings, turn: Turn) -> list[Request]:
+    def requests(self, settings: Settings, prompt: Prompt) -> list[Request]:
         """A request for each wanted reply; a given seed counts up, otherwise the engine draws one for each."""
-        seeds = [None if settings.seed is None else settings.seed + number for number in range(turn.wanted)]
-        return [self.request(replace(settings, seed=seed), turn) for seed in seeds]
+        seeds = [None if settings.seed is None else settings.seed + number for number in range(prompt.wanted)]
+        return [self.request(replace(settings, seed=seed), prompt) for seed in seeds]
 
     def system_in(self, settings: Settings | None) -> str | None:
         """The system prompt: its own, or that of the settings."""
@@ -144,171 +164,130 @@ class Conversation:
         """Value of the template's thinking switch: its own choice, or that of the settings."""
         return THINKING[settings.thinking] if self.thinking is None and settings is not None else self.thinking
 
-    def messages(self, upto: Turn) -> tuple[Message, ...]:
+    def messages(self, upto: Prompt) -> tuple[Message, ...]:
         """The messages for a reply to this prompt of the path."""
-        return self._messages(self.turns[: self.turns.index(upto)], upto.content)
+        return self.messages_with(upto.content, self.prompts.index(upto))
 
-    def messages_with(self, prompt: str, turns: int | None = None) -> tuple[Message, ...]:
-        """The messages for a reply to a new prompt at the end of the path, or after this number of its turns."""
-        return self._messages(self.turns[:turns], prompt)
-
-    def messages_of(self, turn: Turn, reply: Reply) -> tuple[Message, ...]:
-        """The messages that the model got for this reply to a prompt of the path."""
-        messages = enumerate(self.messages(turn))
-        return tuple(message for place, message in messages if place not in reply.left_out)
-
-    def _messages(self, turns: Iterable[Turn], prompt: str) -> tuple[Message, ...]:
+    def messages_with(self, prompt: str, prompts: int | None = None) -> tuple[Message, ...]:
+        """The messages for a reply to a new prompt at the end of the path, or after this number of its prompts."""
         messages = [Message("system", self.system)] if self.system else []
-        for turn in turns:
-            if turn.counts and turn.reply is not None:
-                reply = Message("assistant", turn.reply.text, turn.reply.thinking)
-                messages += [Message("user", turn.content), reply]
+        for earlier in self.prompts[:prompts]:
+            if earlier.counts and earlier.reply is not None:
+                messages += [earlier.as_message, earlier.reply.as_message]
         return (*messages, Message("user", prompt))
 
+    def messages_of(self, prompt: Prompt, reply: Reply) -> tuple[Message, ...]:
+        """The messages that the model got for this reply to a prompt of the path."""
+        messages = enumerate(self.messages(prompt))
+        return tuple(message for place, message in messages if place not in reply.left_out)
+
     @property
-    def left_out(self) -> frozenset[Turn]:
-        """The turns of the path that did not fit into the context of the last reply."""
-        asked = next((place for place in reversed(range(len(self.turns))) if self.turns[place].reply is not None), 0)
-        reply = self.turns[asked].reply if self.turns else None
+    def left_out(self) -> frozenset[Prompt]:
+        """The prompts of the path that did not fit, with their replies, into the context of the last reply."""
+        last = next((place for place in reversed(range(len(self.prompts))) if self.prompts[place].reply), 0)
+        reply = self.prompts[last].reply if self.prompts else None
         if reply is None or not reply.left_out:
             return frozenset()
-        counted = [turn for turn in self.turns[:asked] if turn.counts]
+        counted = [prompt for prompt in self.prompts[:last] if prompt.counts]
         first = 1 if self.system else 0
-        return frozenset(turn for number, turn in enumerate(counted) if first + 2 * number in reply.left_out)
+        return frozenset(prompt for number, prompt in enumerate(counted) if first + 2 * number in reply.left_out)
 
     def last_text(self) -> str:
         """The answer of the last reply that has text; otherwise empty."""
-        answers = (turn.reply.text.strip() for turn in reversed(self.turns) if turn.reply is not None)
-        return next(filter(None, answers), "")
+        return next(filter(None, (reply.text.strip() for reply in reversed(self.replies))), "")
 
-    def turn_of(self, reply: Reply) -> Turn | None:
-        """The turn of the path with this reply."""
-        return next((turn for turn in self.turns if reply in turn.replies), None)
+    def prompt_of(self, reply: Reply) -> Prompt | None:
+        """The prompt of the path with this reply."""
+        return next((prompt for prompt in self.prompts if prompt is reply.parent), None)
 
-    def parent_row(self, turn: Turn) -> Callable[[], int | None]:
-        """A function that returns the row before a prompt once that is stored.
+    def append(self, message: Prompt | Reply) -> None:
+        """Add a message at the end of the path."""
+        self.leaf.attach(message)
+        self._select(message)
 
-        That is the reply that is shown now, or its prompt while it has no reply; None for the first prompt.
-        """
-        place = self.turns.index(turn)
-        if not place:
-            return lambda: None
-        before = self.turns[place - 1]
-        reply = before.reply
-        return lambda: before.prompt_id if reply is None or reply.message_id is None else reply.message_id
+    def add_sibling(self, of: Prompt | Reply, message: Prompt | Reply) -> None:
+        """Continue with a new message that has the same parent as a message of the path, as `select`."""
+        if of.parent is not None:
+            of.parent.attach(message)
+            self.select(message)
 
-    def append(self, turn: Turn) -> None:
-        """Add a turn at the end of the path."""
-        if self.turns:
-            self.turns[-1].following[self.turns[-1].reply] = turn
-        self.turns.append(turn)
-        self.every.append(turn)
+    def begin_replies(self, prompt: Prompt, replies: Iterable[Reply]) -> None:
+        """Add the first replies to a prompt of the path and show the first; a prompt that waits follows that one."""
+        waiting, shown = prompt.children, prompt.shown
+        prompt.children, prompt.shown = [], None
+        for reply in replies:
+            prompt.attach(reply, chosen=False)
+        for later in waiting:
+            prompt.children[0].attach(later, chosen=later is shown)
+        self.show_end()
 
-    def add_version(self, of: Turn, turn: Turn) -> None:
-        """Continue with a new version of a prompt of the path; waiting prompts stay at the end."""
-        turn.versions = of.versions
-        of.versions.append(turn)
-        self.every.append(turn)
-        self._continue_with_waiting(self.turns.index(of), turn)
+    def select(self, message: Prompt | Reply) -> None:
+        """Continue with a message of any branch and what was last shown after it; waiting prompts stay at the end."""
+        waiting = [prompt for prompt in self.waiting if prompt.parent is not message.parent]
+        self._select(message)
+        for prompt in waiting[:1]:
+            if prompt not in self.prompts and prompt.parent is not None:
+                prompt.parent.detach(prompt)
+                self.leaf.attach(prompt)
+                self._select(prompt)
 
-    def show_version(self, turn: Turn, number: int) -> Turn:
-        """Continue with another version of a prompt of the path, by its number from 1."""
-        version = turn.versions[number - 1]
-        self._continue(self.turns.index(turn), version)
-        return version
-
-    def show_reply(self, turn: Turn, reply: Reply) -> None:
-        """Continue with another reply to a prompt of the path; waiting prompts stay at the end."""
-        turn.reply = reply
-        self._continue_with_waiting(self.turns.index(turn), turn)
-
-    def begin_reply(self, turn: Turn, reply: Reply) -> None:
-        """Set the first reply to a prompt of the path; the prompt that waited for it follows it."""
-        turn.reply = reply
-        if (later := turn.following.pop(None, None)) is not None:
-            turn.following[reply] = later
+    def reveal(self, row: int) -> tuple[Prompt | Reply | None, list[Prompt | Reply]]:
+        """Switch to the branch with this row of the store; return its message, and the newly chosen messages."""
+        found = next((m for m in self.root.descendants() if m.row == row and isinstance(m, Prompt | Reply)), None)
+        return found, [] if found is None else self._select(found)
 
     def join(self, other: Conversation) -> None:
         """Take in the replies of the other lane, which follow the same first prompt, and what follows them."""
-        for first, theirs in zip(self.turns[:1], other.turns, strict=False):
-            first.replies = sorted(first.replies + theirs.replies, key=lambda reply: reply.message_id or 0)
-            first.following |= theirs.following
-            self.every += other.every[1:]
+        for first, theirs in zip(self.prompts[:1], other.prompts, strict=False):
+            for reply in theirs.children:
+                first.attach(reply, chosen=False)
+            first.children.sort(key=lambda reply: reply.row or 0)
         self.other_lane = None
         self.name_models()
 
     def name_models(self) -> None:
         """Let each reply show its model if the replies come from several ones."""
-        replies = [reply for turn in self.every for reply in turn.replies]
+        replies = self.every_reply
         several = len({reply.model for reply in replies if reply.model}) > 1
         for reply in replies:
             reply.names_model = several and bool(reply.model)
 
-    def reveal(self, message_id: int) -> tuple[Turn | None, list[Turn | Reply]]:
-        """Switch to the branch that contains this message; return its turn, and the newly chosen turns and replies."""
-        rows = {turn.prompt_id: (turn, turn.reply) for turn in self.every}
-        rows |= {reply.message_id: (turn, reply) for turn in self.every for reply in turn.replies}
-        links = [(turn, reply, later) for turn in self.every for reply, later in turn.following.items()]
-        before = {version: (turn, reply) for turn, reply, later in links for version in later.versions}
-        changed: list[Turn | Reply] = []
-        turn, reply = rows.get(message_id, (None, None))
-        found = turn
-        while turn is not None:
-            if turn.reply is not reply and reply is not None:
-                turn.reply = reply
-                changed.append(reply)
-            if turn not in before:
-                if self.turns[0] is not turn:
-                    changed.append(turn)
-                self.turns = list(_path(turn))
-                break
-            later = turn
-            turn, reply = before[later]
-            if turn.following[reply] is not later:
-                turn.following[reply] = later
-                changed.append(later)
-        return found, changed
-
-    def drop_waiting(self) -> list[Turn]:
+    def drop_waiting(self) -> list[Prompt]:
         """Remove the waiting prompts; return them in order."""
         waiting = self.waiting
-        for turn in reversed(waiting):
-            self.remove(turn)
+        for prompt in reversed(waiting):
+            self.remove(prompt)
         return waiting
 
-    def remove(self, turn: Turn) -> None:
-        """Remove a waiting turn; if it was a version of a prompt, continue with the last other version."""
-        place = self.turns.index(turn)
-        turn.versions.remove(turn)
-        self.every.remove(turn)
-        if turn.versions:
-            self._continue(place, turn.versions[-1])
-            return
-        del self.turns[place:]
-        self._unlink(turn)
+    def remove(self, prompt: Prompt) -> None:
+        """Remove a prompt of the path; if it had other versions, continue with the last of them."""
+        if prompt.parent is not None:
+            before = prompt.parent
+            before.detach(prompt)
+            self._select(before)
 
-    def _unlink(self, turn: Turn) -> None:
-        """Let the turn follow no other one."""
-        for other in self.every:
-            other.following = {reply: later for reply, later in other.following.items() if later is not turn}
+    def show_end(self) -> None:
+        """Let the path lead to the end that was last shown."""
+        self._select(self.root)
 
-    def _continue_with_waiting(self, place: int, turn: Turn) -> None:
-        """As `_continue`; the waiting prompts after this index move to the end of the new path."""
-        waiting = [later for later in self.turns[place + 1 :] if later.reply is None]
-        self._continue(place, turn)
-        if waiting and waiting[0] not in self.turns:
-            self._unlink(waiting[0])
-            self.turns[-1].following[self.turns[-1].reply] = waiting[0]
-            self.turns += waiting
-
-    def _continue(self, place: int, turn: Turn) -> None:
-        """Replace the path from this index on by the turn and what was last shown after it."""
-        if place:
-            self.turns[place - 1].following[self.turns[place - 1].reply] = turn
-        self.turns[place:] = list(_path(turn))
+    def _select(self, message: Node) -> list[Prompt | Reply]:
+        """Let the path lead through a message, and to the end that was last shown; return the newly chosen messages."""
+        changed: list[Prompt | Reply] = []
+        node = message
+        for parent in message.ancestors:
+            if parent.shown is not node and isinstance(node, Prompt | Reply):
+                changed.append(node)
+                parent.shown = node
+            node = parent
+        self.leaf = message.end
+        self.prompts = [node for node in (self.leaf, *self.leaf.ancestors) if isinstance(node, Prompt)][::-1]
+        return changed
 
 
-def _path(turn: Turn | None) -> Iterator[Turn]:
-    while turn is not None:
-        yield turn
-        turn = turn.following.get(turn.reply)
+def parent_row(message: Node) -> Callable[[], int | None]:
+    """A function that returns the row of the present parent of a message once that is stored.
+
+    It is the last stored message before that if the parent is not stored, and None for a first prompt.
+    """
+    before = list(message.ancestors)
+    return lambda: next((node.row for node in before if node.row is not None), None)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Part, Source
@@ -31,8 +31,8 @@ class RunningReplies:
         self.source: Source = NoSource()
         self.detail = 0
         """Size of the top-k lists that replies record for each tested token; 0 for none."""
-        self.turns: dict[str, tuple[Conversation, Turn]] = {}
-        """Conversation and turn of each reply, by request."""
+        self.replies: dict[str, tuple[Conversation, Reply]] = {}
+        """Each reply with its conversation, by request."""
         self.baseline = Baseline()
         self.side_by_side = False
         """Whether the replies are one lane of several, see `Reply.side_by_side`."""
@@ -44,15 +44,10 @@ class RunningReplies:
         reply.side_by_side = self.side_by_side
         return reply
 
-    def reply(self, request_id: str) -> Reply:
-        """The running reply to this request."""
-        _conversation, turn = self.turns[request_id]
-        return next(reply for reply in turn.replies if reply.request_id == request_id)
-
     @property
     def stage(self) -> Stage | None:
         """The furthest stage of the replies; None if none is running."""
-        return furthest(self.reply(request_id).stage for request_id in self.turns)
+        return furthest(reply.stage for _, reply in self.replies.values())
 
     def adjust(self, settings: Settings) -> bool:
         """Draft as in these settings from the next round on; return whether any reply is running.
@@ -60,15 +55,15 @@ class RunningReplies:
         Raises:
             EngineError: the models have no such drafter.
         """
-        for request_id in self.turns:
+        for request_id, (_, reply) in self.replies.items():
             self.source.adjust(request_id, settings.drafter, settings.gamma)
-            self.reply(request_id).gamma = gamma_text(settings.gamma)
-        return bool(self.turns)
+            reply.gamma = gamma_text(settings.gamma)
+        return bool(self.replies)
 
     def set_detail(self, detail: int) -> None:
         """Record top-k lists of this size in every reply from its next round on; 0 records none."""
         self.detail = detail
-        for request_id in self.turns:
+        for request_id in self.replies:
             self.source.set_detail(request_id, detail)
 
     def cancel(self, replies: Iterable[Reply]) -> None:
@@ -83,31 +78,32 @@ class RunningReplies:
         of_reply: dict[str, list[Record]] = {}
         for record in records:
             request_id = getattr(record, "request_id", None)
-            if request_id in self.turns and not isinstance(record, Prefilled | Request):
+            if request_id in self.replies and not isinstance(record, Prefilled | Request):
                 of_reply.setdefault(request_id, []).append(record)
-        return [(self.reply(request_id), own) for request_id, own in of_reply.items()]
+        return [(self.replies[request_id][1], own) for request_id, own in of_reply.items()]
 
     def show_steps(self, steps: Iterable[tuple[Round, Part]], *, paused: bool) -> None:
         """Set the rounds that are being stepped through, and whether rounds are held back."""
         by_request = {record.request_id: (record, part) for record, part in steps}
-        for request_id in self.turns:
-            reply = self.reply(request_id)
+        for request_id, (_, reply) in self.replies.items():
             reply.stepping, reply.held = by_request.get(request_id), paused
 
     def follow(self, conversation: Conversation, request: Request) -> None:
         """Add a recorded request to a conversation: its prompt, and the earlier messages if the conversation is new."""
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
-        if not conversation.turns:
-            for prompt, reply in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Turn(prompt.content, Reply.stored(reply.content, "eos", tuple, reply.thinking)))
+        if not conversation.prompts:
+            for asked, answer in zip(history[::2], history[1::2], strict=False):
+                conversation.append(Prompt(asked.content))
+                conversation.append(Reply.stored(answer.parts, "eos", tuple))
         last = request.messages[-1].content if request.messages else request.prompt
-        turn = Turn(last or f"{len(request.prompt_ids)} token ids", self.make(request))
-        conversation.append(turn)
-        self.turns[request.request_id] = (conversation, turn)
+        reply = self.make(request)
+        conversation.append(Prompt(last or f"{len(request.prompt_ids)} token ids"))
+        conversation.append(reply)
+        self.replies[request.request_id] = (conversation, reply)
 
     def forget(self) -> None:
         """Remove all replies and plain rounds: another model is loaded, or a replay starts again."""
-        self.turns.clear()
+        self.replies.clear()
         self.baseline = Baseline()
 
 

@@ -13,7 +13,7 @@ from hashlib import blake2b
 from typing import Any
 
 from specchat.app.chat.attachments import as_block
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.foreign_chats import (
     admitted_line,
     change_time,
@@ -30,7 +30,16 @@ from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.imports import ImportedChat
 from specchat.app.storage.store import StoredMessage
-from specchat.engine import FinishReason, Measured, Round, from_json, marks_of, to_json
+from specchat.engine import (
+    FinishReason,
+    Measured,
+    Round,
+    from_json,
+    marks_of,
+    message_parts,
+    split_reply,
+    to_json,
+)
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -45,13 +54,10 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
     parts = [f"# {' '.join(conversation.title.split())}"]
     if conversation.system:
         parts += ["## System", conversation.system.strip()]
-    for turn in conversation.turns:
-        parts += ["## You", turn.prompt.strip(), *map(as_block, turn.attachments)]
-        if turn.reply is not None:
-            parts += [
-                f"## {turn.reply.model or model or 'Model'}",
-                *_markdown_reply(turn, turn.reply, thinking=thinking),
-            ]
+    for prompt in conversation.prompts:
+        parts += ["## You", prompt.text.strip(), *map(as_block, prompt.attachments)]
+        if (reply := prompt.reply) is not None:
+            parts += [f"## {reply.model or model or 'Model'}", *_markdown_reply(reply, thinking=thinking)]
     return escape_steering("\n\n".join(part for part in parts if part)) + "\n"
 
 
@@ -65,14 +71,14 @@ def as_json(conversation: Conversation, model: str) -> str:
         "system": conversation.system or None,
         "turns": [
             {
-                "prompt": turn.prompt,
-                "chosen": turn.place - 1 if turn.reply is not None else None,
-                "replies": [_reply(reply) for reply in turn.replies],
-                "version": turn.version,
-                "versions": [other.prompt for other in turn.versions],
-                **({"attachments": [_exported(one) for one in turn.attachments]} if turn.attachments else {}),
+                "prompt": prompt.text,
+                "chosen": prompt.reply.place - 1 if prompt.reply is not None else None,
+                "replies": [_reply(reply) for reply in prompt.replies],
+                "version": prompt.place,
+                "versions": [other.text for other in prompt.siblings if isinstance(other, Prompt)],
+                **({"attachments": [_exported(one) for one in prompt.attachments]} if prompt.attachments else {}),
             }
-            for turn in conversation.turns
+            for prompt in conversation.prompts
         ],
     }
     return escape_json(json.dumps(exported, ensure_ascii=False, indent=1)) + "\n"
@@ -84,11 +90,11 @@ def file_stem(title: str) -> str:
     return words[:40].rstrip("-") or "chat"
 
 
-def _markdown_reply(turn: Turn, reply: Reply, *, thinking: bool) -> list[str]:
+def _markdown_reply(reply: Reply, *, thinking: bool) -> list[str]:
     notes = []
     quoted = "\n".join(f"> {line}".rstrip() for line in reply.thinking.splitlines()) if thinking else ""
-    if len(turn.replies) > 1:
-        notes.append(f"reply {turn.place} of {len(turn.replies)}")
+    if len(reply.siblings) > 1:
+        notes.append(f"reply {reply.place} of {len(reply.siblings)}")
     if reply.sampling is not None:
         notes.append(sampling_text(reply.sampling))
     if reply.running:
@@ -207,16 +213,16 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
     for turn in exported["turns"]:
         attached = tuple(_attachment(each) for each in turn.get("attachments", ()))
         prompt = len(messages)
-        messages.append(StoredMessage(prompt, "user", text_of(turn["prompt"]), parent=parent, attachments=attached))
+        said = message_parts(text_of(turn["prompt"]))
+        messages.append(StoredMessage(prompt, "user", said, parent=parent, attachments=attached))
         parent = prompt
         for place, reply in enumerate(turn["replies"]):
             rounds = [from_json(json.dumps(values)) for values in reply["rounds"]]
-            text, thinking = text_of(reply["text"]), None
+            thinking, text = text_of(reply.get("thinking", "")), text_of(reply["text"])
             known = {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}
-            if "thinking" in reply:
-                thinking = text_of(reply["thinking"])
-            elif (marks := marks_of(text)) is not None:  # an earlier version left the thinking in the text
+            if "thinking" not in reply and (marks := marks_of(text)) is not None:  # an earlier version left it there
                 known["thinking"] = list(marks)
+                thinking, text = split_reply(text, marks)
             tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
             lines = (*admitted_line(known, tokens), *map(to_json, rounds))
             if "measured" in reply and isinstance(final := from_json(json.dumps(reply["measured"])), Measured):
@@ -226,8 +232,8 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             if chosen:
                 parent = len(messages)
             model = text_of(reply.get("model", ""))
-            told = reason, prompt, chosen, model, lines, (), thinking
-            messages.append(StoredMessage(len(messages), "assistant", text, *told))
+            told = reason, prompt, chosen, model, lines
+            messages.append(StoredMessage(len(messages), "assistant", message_parts(text, thinking), *told))
     return whole_chat(exported.get("title"), messages, text_of(exported.get("system") or ""))
 
 

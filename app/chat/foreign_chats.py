@@ -18,7 +18,7 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.storage.imports import ImportedChat
 from specchat.app.storage.store import Chat, StoredMessage
-from specchat.engine import Admitted, from_json, to_json
+from specchat.engine import Admitted, from_json, message_parts, to_json
 
 ROLES = ("user", "assistant")
 _TIMES = ("updated_at", "update_time", "created_at", "create_time")
@@ -277,12 +277,13 @@ def _tree(
             if role == "assistant" and above is None:
                 raise ValueError("it begins with a reply")
             if above is not None and above.role == role == "assistant":
-                said, thoughts = _joined([above.content, text]), _joined([above.thinking, thought])
-                messages[above.id] = replace(above, content=said, model=above.model or model, thinking=thoughts)
+                thoughts = _joined([above.thinking, thought])
+                said = message_parts(_joined([above.content, text]), thoughts)
+                messages[above.id] = replace(above, parts=said, model=above.model or model)
             else:
-                told = ("eos", model, request, (), thought) if role == "assistant" else (None, "", (), attachments)
-                reason, *rest = told
-                messages.append(StoredMessage(len(messages), role, text, reason, parent, name in path, *rest))
+                reason, *rest = ("eos", model, request) if role == "assistant" else (None, "", (), attachments)
+                said = message_parts(text, thought if role == "assistant" else "")
+                messages.append(StoredMessage(len(messages), role, said, reason, parent, name in path, *rest))
                 parent = len(messages) - 1
             thought = ""
         waiting += [(child, parent, thought) for child in reversed(following)]

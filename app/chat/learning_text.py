@@ -38,9 +38,9 @@ def write_chats(store: Store, model: str, file: Path) -> None:
 def _messages(conversation: Conversation, model: str) -> list[dict[str, str]]:
     messages = [{"role": "system", "content": conversation.system}] if conversation.system else []
     system = len(messages)
-    for turn in conversation.turns:
-        reply = turn.reply
+    for prompt in conversation.prompts:
+        reply = prompt.reply
         if reply is None or reply.model != model or not reply.text or reply.stage is not Stage.ENDED:
             break
-        messages += [{"role": "user", "content": turn.content}, {"role": "assistant", "content": reply.text}]
+        messages += [{"role": "user", "content": prompt.content}, {"role": "assistant", "content": reply.text}]
     return messages if len(messages) > system else []

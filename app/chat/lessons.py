@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.source import Part
 from specchat.engine import Record, Request, Round
@@ -56,7 +56,7 @@ def lessons(records: Iterable[Record]) -> list[Lesson]:
         reply = _reply(rounds[: FIRST + told_of["rounds"]])
         reply.stepping = (told, Part[told_of["part"]]) if "part" in told_of else None
         sentence, text = (" ".join(told_of[part].format(**words).split()) for part in ("sentence", "text"))
-        conversation = Conversation(turns=[Turn(prompt, reply)])
+        conversation = Conversation(path=[Prompt(prompt), reply])
         made.append(Lesson(name, sentence, text, conversation, reply, whole, places.get(name)))
     return made
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from specchat.app.chat.reply import Reply
-from specchat.app.chat.rounds import Computed
+from specchat.app.chat.reply import Computed, Reply
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import Source
 from specchat.engine import (
@@ -132,7 +131,7 @@ class Examination:
     def __init__(self, reply: Reply, number: int, size: int) -> None:
         self.reply, self.number, self._size = reply, number, size
         self._record, self._token = reply.token(number)
-        before = reply.rounds[: reply.numbered.round_of(number)]
+        before = reply.rounds[: reply.round_of(number)]
         emitted = [token for record in before for token in record.emitted]
         self.context = (*emitted, *self._record.drafted[: min(self._token.place, self._record.accepted)])
         """Tokens of the reply before this one."""

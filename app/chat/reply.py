@@ -1,21 +1,28 @@
-"""One reply: its rounds, its figures, and how far it has progressed. Independent of widgets."""
+"""One reply: its rounds, its text, its figures, and how far it has progressed. Independent of widgets."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 from specchat import engine
-from specchat.app.chat.rounds import Computed, ReplyFigures, ReplyRounds
+from specchat.app.chat.parts import joined, parts_of
+from specchat.app.chat.reply_figures import LONGEST_COURSE, Counts, ReplyFigures
 from specchat.app.chat.thinking import Thought
+from specchat.app.chat.tree import Node
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import sampling_text
+from specchat.app.sources.marked import Unmarked
+from specchat.app.sources.observed import observed_round, rounds_of_steps
 from specchat.app.sources.source import Part
+from specchat.engine import Message, MessagePart, PartKind, text_of
 
+T = TypeVar("T")
 ENDINGS: dict[engine.FinishReason, str] = {
     engine.FinishReason.EOS: "complete", engine.FinishReason.STOP: "stop string",
     engine.FinishReason.LENGTH: "token limit", engine.FinishReason.CONTEXT: "context full",
@@ -23,6 +30,8 @@ ENDINGS: dict[engine.FinishReason, str] = {
     engine.FinishReason.ERROR: "failed",
 }  # fmt: skip
 """Why a reply ended, in words."""
+CHOSEN = "chosen"
+"""Drafter of a round whose token was chosen by the user or came with a text."""
 
 
 class Stage(StrEnum):
@@ -38,29 +47,84 @@ class Stage(StrEnum):
     """Stored without an end: the program was killed while it was written."""
 
 
+_RUNNING = (Stage.ANSWERING, Stage.READING, Stage.WAITING)
+
+
 def furthest(stages: Iterable[Stage | None]) -> Stage | None:
     """The furthest stage of running replies; None if none is running."""
     found = set(stages)
-    return next((stage for stage in (Stage.ANSWERING, Stage.READING, Stage.WAITING) if stage in found), None)
+    return next((stage for stage in _RUNNING if stage in found), None)
 
 
-class Reply:
-    """The reply to one request. Its speedup is measured against the plain rounds of `baseline`, by default its own."""
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The top-k lists of one token, computed after the reply had ended."""
+
+    detail: engine.Detail | None
+    """None if they could not be computed."""
+    note: str
+    """Why they could not be computed, or a caveat; may be empty."""
+
+
+class Recorded(Generic[T]):
+    """An attribute that follows from the rounds of a reply; the first access reads those of a stored reply."""
+
+    def __set_name__(self, owner: type[Reply], name: str) -> None:
+        self._name = name
+
+    def __get__(self, reply: Reply, owner: type[Reply]) -> T:
+        reply.load()
+        value: T = reply.__dict__[self._name]
+        return value
+
+    def __set__(self, reply: Reply, value: T) -> None:
+        reply.__dict__[self._name] = value
+
+
+class Reply(Node):
+    """The reply to one request. Its speedup is measured against the plain rounds of `baseline`, by default its own.
+
+    Tokens are numbered from 0 through all rounds: in a round the drafted ones, then the last one.
+    """
+
+    rounds = Recorded[list[engine.Round]]()
+    """The rounds so far."""
+    starts = Recorded[list[int]]()
+    """Number of the first token of each round."""
+    tokens = Recorded[int]()
+    """Number of drafted or emitted tokens."""
+    given = Recorded[int]()
+    """How many of the rounds it started with: taken over from another reply, or chosen. No figure counts them."""
+    thought = Recorded[Thought]()
+    """The thinking at its start."""
+    figures = Recorded[ReplyFigures]()
+    """The figures to draw: a snapshot of the last call of `take_figures`."""
+    measured = Recorded["engine.Measured | None"]()
+    """The final speedup; None while it is running."""
+    left_out = Recorded[tuple[int, ...]]()
+    """Indices of the messages that did not fit into the context (`Admitted.left_out`)."""
+    sampling = Recorded["engine.Sampling | None"]()
+    """The settings that it was drawn with; None if unknown."""
+    told = Recorded[bool]()
+    """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
+    _counts = Recorded[Counts]()
 
     def __init__(
         self, request_id: str = "", *, drafter: str = "", gamma: str = "", baseline: engine.Baseline | None = None
     ):
-        self.request_id = request_id
-        self.drafter = drafter
+        super().__init__()
+        self._unread: Callable[[], Sequence[str]] | None = None
+        """Reads the trace lines of a stored reply, whose rounds are not known yet."""
+        self.request_id, self.drafter = request_id, drafter
         self.gamma = gamma
         """The requested γ, or auto; empty if unknown."""
         self.stage = Stage.WAITING
         self.prefilled = (0, 0)
         """Prompt tokens in the cache, and their total."""
+        self.parts: list[MessagePart] = []
+        """Its text and its thinking so far, in order."""
         self.tail = ""
         """Answer that came with the end, or all of the answer of a reply whose rounds are unknown."""
-        self._thought_tail = ""
-        """Thinking that came with the end, or all of it, likewise."""
         self.held = False
         """Whether rounds are held back, and with them its start."""
         self.stopping = False
@@ -68,8 +132,6 @@ class Reply:
         self.reason: engine.FinishReason | None = None
         self.message = ""
         """Error message of a failed reply."""
-        self.message_id: int | None = None
-        """Its row in the store, once stored."""
         self.stepping: tuple[engine.Round, Part] | None = None
         """The round that is being stepped through; not yet in `rounds`."""
         self.model = ""
@@ -79,27 +141,33 @@ class Reply:
         self.side_by_side = False
         """Whether it is compared with the reply of another lane: its speedup is the ratio of their times."""
         self.computed: dict[int, Computed] = {}
-        """Top-k lists that were computed after the end, by the numbers of `starts`."""
-        self._left_out: tuple[int, ...] = ()
-        self._sampling: engine.Sampling | None = None
+        """Top-k lists that were computed after the end, by the number of the token."""
+        self.carried = 0
+        """Tokens of the rounds that were taken over."""
+        self.told, self.given, self.left_out, self.sampling, self.measured = False, 0, (), None, None
+        self._admitted: engine.Admitted | None = None
+        self._unmarked: Unmarked | None = None
+        """Takes marks around the thinking out of the text, in records of earlier versions."""
         self._baseline = baseline or engine.Baseline()
-        self._rounds = ReplyRounds(self._baseline)
-        self._unread: tuple[str, str, Callable[[], Sequence[str]]] | None = None
-        """Answer, thinking and trace lines of a stored reply whose rounds were not read yet."""
-        self._figures = self._rounds.figures(running=True)
+        self._forget_rounds()
+        self._counts = Counts(self._baseline)
+        self.figures = self._snapshot()
+
+    def _forget_rounds(self) -> None:
+        self.rounds, self.starts, self.tokens, self.thought, self.parts = [], [], 0, Thought(), []
 
     @classmethod
-    def stored(cls, content: str, reason: str | None, read: Callable[[], Sequence[str]], thinking: str = "") -> Self:
+    def stored(cls, parts: Iterable[MessagePart], reason: str | None, read: Callable[[], Sequence[str]]) -> Self:
         """A reply from the store; `read` returns its trace lines and is called on first access to the rounds.
 
         Unreadable lines are skipped. If the rounds do not make up the stored text, the text is shown without them.
         """
         reply = cls()
-        reply._unread = content, thinking, read
+        reply.parts, reply._unread = list(parts), read
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
         reply.reason = engine.FinishReason(reason) if reason in set(engine.FinishReason) else None
         if reply.reason is engine.FinishReason.ERROR:
-            reply._load()  # for the error message
+            reply.load()  # for the error message
         return reply
 
     @property
@@ -107,103 +175,60 @@ class Reply:
         """Whether its rounds were read; those of a stored reply are read on first access."""
         return self._unread is None
 
-    @property
-    def numbered(self) -> ReplyRounds:
-        """Its rounds with token numbers; those of a stored reply are read from its trace lines."""
-        self._load()
-        return self._rounds
-
-    def _load(self) -> None:
+    def load(self) -> None:
+        """Read the rounds of a stored reply, unless that is done."""
         if self._unread is None:
             return
-        (content, thinking, read), self._unread = self._unread, None
-        stage, reason = self.stage, self.reason
+        read, self._unread = self._unread, None
+        stored, stage, reason = self.parts, self.stage, self.reason
+        said = self.text, self.thinking
+        self.parts = []
         for line in read():
             with suppress(ValueError):
                 self.add(engine.from_json(line))
-        if (self.text, self._thought().strip()) != (content, thinking.strip()):
-            self._rounds, self.tail, self._thought_tail = ReplyRounds(self._baseline), content, thinking
+        if (self.text, self.thinking) != said:
+            self._forget_rounds()
+            self._counts, self.measured, self.given = Counts(self._baseline), None, 0
+            self.parts, self.tail = stored, said[0]
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
-        self._rounds.measured = self._rounds.measured or self._rounds.measure()
-        self._figures = self._rounds.figures(running=self.running)
-
-    @property
-    def rounds(self) -> list[engine.Round]:
-        """Its rounds so far."""
-        return self.numbered.list
+        self.measured = self.measured or self._counts.measure()
+        self.figures = self._snapshot()
 
     @property
     def own_rounds(self) -> list[engine.Round]:
         """The rounds of its request, without the ones that it started with."""
-        return self.numbered.own
-
-    @property
-    def starts(self) -> list[int]:
-        """Number of the first token of each round, counting every drafted or emitted token."""
-        return self.numbered.starts
-
-    @property
-    def tokens(self) -> int:
-        """Number of drafted or emitted tokens."""
-        return self.numbered.tokens
+        return self.rounds[self.given :]
 
     @property
     def emitted(self) -> tuple[int, ...]:
         """Token ids of the reply so far; empty if its rounds are unknown."""
-        return self.numbered.emitted
+        return tuple(token for record in self.rounds for token in record.emitted)
 
     @property
     def metrics(self) -> engine.Metrics:
         """Figures of `own_rounds`."""
-        return self.numbered.metrics
-
-    @property
-    def figures(self) -> ReplyFigures:
-        """The figures to draw: a snapshot of the last call of `take_figures`."""
-        self._load()
-        return self._figures
-
-    @property
-    def thought(self) -> Thought:
-        """The thinking at its start."""
-        return self.numbered.thought
+        return self._counts.metrics
 
     @property
     def text(self) -> str:
         """The answer so far."""
-        if self._unread is not None:
-            return self._unread[0]
-        return "".join(record.answer for record in self.rounds) + self.tail
+        return text_of(self.parts, PartKind.TEXT)
 
     @property
     def thinking(self) -> str:
         """The thinking so far."""
-        return self._thought().strip()
-
-    def _thought(self) -> str:
-        if self._unread is not None:
-            return self._unread[1]
-        return "".join(record.thought for record in self.rounds if record.thinking) + self._thought_tail
+        return text_of(self.parts, PartKind.THINKING).strip()
 
     @property
     def has_text(self) -> bool:
         """Whether there is any text, be it thinking."""
-        if self._unread is not None:
-            return any(self._unread[:2])
-        return bool(self.tail or self._thought_tail) or any(record.text for record in self.rounds)
+        return bool(self.parts)
 
     @property
-    def left_out(self) -> tuple[int, ...]:
-        """Indices of the messages that did not fit into the context (`Admitted.left_out`)."""
-        self._load()
-        return self._left_out
-
-    @property
-    def sampling(self) -> engine.Sampling | None:
-        """The settings that it was drawn with; None if unknown."""
-        self._load()
-        return self._sampling
+    def as_message(self) -> Message:
+        """The message for the model."""
+        return Message("assistant", self.text, self.thinking)
 
     @property
     def origin(self) -> list[str]:
@@ -218,70 +243,143 @@ class Reply:
         return self.figures.metrics.reused_tokens * read_s
 
     @property
-    def measured(self) -> engine.Measured | None:
-        """Its final speedup; None while it is running."""
-        return self.numbered.measured
-
-    @property
     def running(self) -> bool:
         """Whether more rounds may follow."""
-        return self.stage in (Stage.WAITING, Stage.READING, Stage.ANSWERING)
+        return self.stage in _RUNNING
 
     def take_figures(self) -> None:
         """Update `figures`; done automatically when the reply ends."""
         if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
-            self._figures = self._rounds.figures(running=self.running)
+            self.figures = self._snapshot()
+
+    def round_of(self, token: int) -> int:
+        """The index of the round with this token."""
+        return bisect_right(self.starts, token) - 1
 
     def token(self, number: int) -> tuple[engine.Round, engine.Token]:
-        """A token by its number, and its round; raises `IndexError` for an unknown number."""
-        return self.numbered.token(number)
+        """A token by its number, and its round.
+
+        Raises:
+            IndexError: there is no such token.
+        """
+        if not 0 <= number < self.tokens:
+            raise IndexError(number)
+        index = self.round_of(number)
+        record = self.rounds[index]
+        return record, list(record.tokens())[number - self.starts[index]]
 
     def carry(self, rounds: Iterable[engine.Round]) -> None:
         """Start with the rounds of another reply; its own request continues them."""
-        self._rounds.carry(rounds)
+        for record in rounds:
+            self._append(record)
+        self.given, self.carried = len(self.rounds), len(self.emitted)
 
     def add(self, record: engine.Record | engine.Measured) -> None:
         """Add an event of this reply's request; other records are ignored."""
         match record:
             case engine.Admitted():
-                self.stage = Stage.READING
-                self.prefilled = (record.reused_tokens, record.prompt_tokens)
-                self._left_out, self._sampling = record.left_out, record.sampling
-                self._rounds.begin(self.request_id, record)
+                self._admit(record)
             case engine.Prefilled():
                 self._baseline.add_read(record.done - self.prefilled[0], record.seconds)
                 self.prefilled = (record.done, record.total)
             case engine.Round():
                 self.stage, self.stepping, self.drafter = Stage.ANSWERING, None, record.drafter
-                self._rounds.add(record)
+                record = record if self._unmarked is None else self._unmarked.round(record)
+                self._append(record, own=True)
+                self._counts.add(record)
             case engine.Totals():
-                self._rounds.add_totals(record)
+                self._resolve(record)
+                self.metrics.add(record)
             case engine.Finished():
-                ended = self._rounds.end(record)
-                if ended.thinking:
-                    self._thought_tail += ended.tail
-                else:
-                    self.tail += ended.tail
+                ended = record if self._unmarked is None else self._unmarked.finished(record)
+                self.tail += "" if ended.thinking else ended.tail
+                self._say(parts_of(ended))
                 self._end(record.reason, record.message)
             case engine.Measured():
-                self._rounds.measured = record
-                self._figures = self._rounds.figures(running=self.running)
+                self.measured = record
+                self.figures = self._snapshot()
 
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
         self._end(engine.FinishReason.ERROR, message)
 
+    def _admit(self, admitted: engine.Admitted) -> None:
+        """Start the own request after the carried rounds, with a round for each other given token.
+
+        The times of carried rounds are moved to before the request's own, on whose clock the timeline is drawn.
+        """
+        self.stage = Stage.READING
+        self.prefilled = (admitted.reused_tokens, admitted.prompt_tokens)
+        self.left_out, self.sampling = admitted.left_out, admitted.sampling
+        rounds, self.carried = self.rounds, len(self.emitted)
+        self._admitted = admitted
+        self._forget_rounds()
+        self._counts = Counts(self._baseline)  # a stored trace has the carried rounds before the request's own
+        given = admitted.given[self.carried :]
+        if admitted.thinking is not None:
+            self._unmarked = Unmarked(admitted.thinking)
+            rounds, given = [*map(self._unmarked.round, rounds)], tuple(map(self._unmarked.given, given))
+        for record in rounds:
+            self._append(replace(record, at=record.at + admitted.at - rounds[-1].at))
+        first = admitted.prompt_tokens - len(admitted.given)
+        for place, token in enumerate(given, self.carried):
+            self._append(_chosen_round(self.request_id, token, first + place, admitted.at))
+        self.given = len(self.rounds)
+        self.metrics.add(admitted)
+
+    def _resolve(self, totals: engine.Totals) -> None:
+        """Replace the tokens of unknown fate by the rounds of a server that reports every pass at the end."""
+        unknown = self.metrics.unknown and totals.steps is not None
+        told = rounds_of_steps(self.own_rounds, totals.steps or ()) if unknown else None
+        if told is None:
+            return
+        given, self.told = self.rounds[: self.given], True
+        self._forget_rounds()
+        self._counts.metrics = engine.Metrics()
+        if self._admitted is not None:
+            self.metrics.add(self._admitted)
+        for record in given:
+            self._append(record)
+        for record in told:
+            self._append(record, own=True)
+            self.metrics.add(record)
+
+    def _append(self, record: engine.Round, *, own: bool = False) -> None:
+        self.thought.add(record, self.tokens, own=own)
+        self.rounds.append(record)
+        self.starts.append(self.tokens)
+        self.tokens += len(record.drafted) + (record.last is not None)
+        self._say(parts_of(record))
+
+    def _say(self, parts: Iterable[MessagePart]) -> None:
+        self.parts[-1:] = joined([*self.parts[-1:], *parts])
+
     def _end(self, reason: engine.FinishReason, message: str) -> None:
         self.stage, self.stepping, self.reason, self.message = Stage.ENDED, None, reason, message
-        self._rounds.measured = self._measure()
+        measured = self._counts.measure(self.request_id)
+        self.measured = replace(measured, gain=None, rounds=0) if self.side_by_side else measured
         self.take_figures()
 
-    def _measure(self) -> engine.Measured:
-        found = replace(self._rounds.measure(), request_id=self.request_id)
-        return replace(found, gain=None, rounds=0) if self.side_by_side else found
+    def _snapshot(self) -> ReplyFigures:
+        now = self.measured or self._counts.measure()
+        return ReplyFigures(
+            metrics=self.metrics.copy(),
+            gain=now.gain,
+            counted_rounds=now.rounds,
+            speeds=tuple(self._counts.speeds[-LONGEST_COURSE:]),
+            gammas=tuple(record.steps for record in self.own_rounds[-LONGEST_COURSE:]),
+            running=self.running,
+            thought=self.thought.figures(),
+        )
 
 
 def ran_together(one: Reply, other: Reply) -> bool:
     """Whether two replies had a round in the same batch, and so exactly the same verification time."""
     ours, theirs = ({r.verify_s for r in reply.own_rounds if r.rows > 1} for reply in (one, other))
     return not ours.isdisjoint(theirs)
+
+
+def _chosen_round(request_id: str, token: engine.Given, position: int, at: float) -> engine.Round:
+    """A round of one given token, without draft or verification. `position` is its place in the sequence."""
+    made = observed_round(request_id, 0, position, engine.Step(0, 0), (token.text,), at, 0.0)
+    return replace(made, drafter=CHOSEN, last=token.id, judged=None, thinking=(True,) if token.thinking else ())

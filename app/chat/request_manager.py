@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from specchat.app.chat.archive import Archive, NoArchive
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.delivery import ActiveConversations, Arrivals, RunningReplies
 from specchat.app.chat.questions import Questions
 from specchat.app.chat.reply import Reply, Stage
@@ -66,11 +66,10 @@ class RequestManager:
     Prompts wait until the models are loaded and the reply before them has ended, so that a user can type ahead.
     """
 
-    def __init__(self, observe: Callable[[Conversation, Turn, Event], None] | None = None) -> None:
+    def __init__(self, observe: Callable[[Conversation, Reply, Event], None] | None = None) -> None:
         """Create it; `observe` is called with each event of a running reply, after the reply has taken it."""
         self.running = RunningReplies()
-        self.replies = self.running.turns
-        """Conversation and turn of each running reply, by request."""
+        self.replies = self.running.replies
         self.changes = 0
         """Number of changes to the list of chats: turns that began or ended."""
         self.active = ActiveConversations()
@@ -95,8 +94,8 @@ class RequestManager:
         self.running.source = session.source
         for conversation in self.active:
             conversation.system = conversation.system_in(self.settings)
-            for turn in conversation.waiting:
-                archive.prompt(conversation, turn)
+            for prompt in conversation.waiting:
+                archive.prompt(conversation, prompt)
         session.source.start()
 
     def switch(self, source: Source | None, settings: Settings) -> None:
@@ -137,7 +136,7 @@ class RequestManager:
 
     def end(self) -> None:
         """End the replies, store them, and close the source."""
-        self.running.cancel([self.running.reply(request_id) for request_id in self.replies])
+        self.running.cancel([reply for _, reply in self.replies.values()])
         self.session.source.close()
         self._take_in()
         for record in self._arrivals.rest():
@@ -145,7 +144,7 @@ class RequestManager:
 
     def _keep_texts(self) -> None:
         """End the replies, and let the engine write what it has read of chats that are stored."""
-        self.running.cancel([self.running.reply(request_id) for request_id in self.replies])
+        self.running.cancel([reply for _, reply in self.replies.values()])
         stored = {chat.id for chat in self._archive.chats().result() or ()}
         chats = {request_id: self.chat_of(request_id)[0] for request_id in (*self._chats, *self.replies)}
         self.session.source.keep_texts({request_id: str(chat) for request_id, chat in chats.items() if chat in stored})
@@ -171,9 +170,9 @@ class RequestManager:
         self, conversation: Conversation, prompt: str, candidates: int = 1, attachments: tuple[Attachment, ...] = ()
     ) -> None:
         """Send a prompt for one or several replies, now or after the running reply of this conversation."""
-        turn = Turn(prompt, wanted=candidates, attachments=attachments)
-        conversation.append(turn)
-        self.send_turn(conversation, turn)
+        message = Prompt(prompt, attachments, wanted=candidates)
+        conversation.append(message)
+        self.send_prompt(conversation, message)
 
     def stop(self, conversation: Conversation, unsent: Unsent | None = None) -> list[str]:
         """End the running replies, keeping their text, and take back the waiting prompts.
@@ -185,12 +184,12 @@ class RequestManager:
             self._archive.take_back(conversation, waiting, unsent)
             self._changed()
         self.running.cancel(conversation.all_running)
-        return [turn.prompt for turn in waiting]
+        return [prompt.text for prompt in waiting]
 
-    def take_back(self, conversation: Conversation, turn: Turn, unsent: Unsent) -> None:
+    def take_back(self, conversation: Conversation, prompt: Prompt, unsent: Unsent) -> None:
         """Remove the last prompt, which failed before its first token; `unsent` as in `stop`."""
-        conversation.remove(turn)
-        self._archive.take_back(conversation, [turn], unsent)
+        conversation.remove(prompt)
+        self._archive.take_back(conversation, [prompt], unsent)
         self._changed()
 
     def abandon(self, conversation: Conversation) -> None:
@@ -205,7 +204,7 @@ class RequestManager:
         """
         if request_id not in self.replies:
             return self._chats.get(request_id, (0, ""))
-        conversation, _turn = self.replies[request_id]
+        conversation, _ = self.replies[request_id]
         return conversation.chat.id if conversation.chat is not None else 0, conversation.title
 
     def count(self, messages: tuple[Message, ...], key: str) -> None:
@@ -225,20 +224,20 @@ class RequestManager:
 
     def set_tokens(self, conversation: Conversation, one: Attachment, tokens: int) -> None:
         """Store the counted length of an attachment of prompts of the path."""
-        for turn in conversation.set_tokens(one, tokens):
-            self._archive.set_tokens(turn, one.name, tokens)
+        for prompt in conversation.set_tokens(one, tokens):
+            self._archive.set_tokens(prompt, one.name, tokens)
 
     @property
     def source(self) -> Source | None:
         """The source if the models are loaded."""
         return self.session.source if self._ready and not self._failure else None
 
-    def send_turn(self, conversation: Conversation, turn: Turn) -> None:
+    def send_prompt(self, conversation: Conversation, prompt: Prompt) -> None:
         """Store a new prompt of the path and request its replies when possible."""
         self.active.watch(conversation)
         self.make_way()
         conversation.system = conversation.system_in(self.settings)
-        wait([self._archive.prompt(conversation, turn)], PROMPT_WAIT_S)
+        wait([self._archive.prompt(conversation, prompt)], PROMPT_WAIT_S)
         self._changed()
         self._next(conversation)
 
@@ -257,56 +256,57 @@ class RequestManager:
         reply.add(measured)
         self._archive.measured(reply)
 
-    def choose(self, conversation: Conversation, one: Reply | Turn) -> None:
-        """Continue with a reply or a version of a prompt that the conversation shows now."""
-        self._archive.choose(one)
+    def choose(self, conversation: Conversation, message: Reply | Prompt) -> None:
+        """Continue with another reply, or another version of a prompt."""
+        conversation.select(message)
+        self._archive.choose(message)
         self._changed()
         self._next(conversation)
 
     def request_another(
-        self, conversation: Conversation, turn: Turn, request: Request, rounds: Sequence[Round]
+        self, conversation: Conversation, prompt: Prompt, request: Request, rounds: Sequence[Round]
     ) -> bool:
+        """Request one more reply to a prompt, which starts with these rounds; return whether there is an engine."""
         if self.source is None:
             return False
         self.make_way()
         reply = self.running.make(request)
         reply.carry(rounds)
-        turn.replies.append(reply)
-        conversation.show_reply(turn, reply)
+        prompt.attach(reply)
+        conversation.select(reply)
         self.active.watch(conversation)
-        self._begin(conversation, turn, [request], [reply])
+        self._begin(conversation, prompt, [request], [reply])
         return True
 
     def _next(self, conversation: Conversation) -> None:
         """Request replies to the waiting prompts, up to the first that runs."""
         if not self._ready or conversation.running:
             return
-        for turn in conversation.waiting:
-            self._request(conversation, turn)
-            if turn.reply and turn.reply.running:
+        for prompt in conversation.waiting:
+            self._request(conversation, prompt)
+            if prompt.reply and prompt.reply.running:
                 return
 
-    def _request(self, conversation: Conversation, turn: Turn) -> None:
+    def _request(self, conversation: Conversation, prompt: Prompt) -> None:
         if self.source is None or (settings := self.effective) is None:
             failed = Reply(uuid4().hex)
             failed.fail(self._failure or STARTING)
-            turn.replies, turn.wanted = [failed], 1
-            conversation.begin_reply(turn, failed)
+            prompt.wanted = 1
+            conversation.begin_replies(prompt, [failed])
             return
-        requests = conversation.requests(settings, turn)
-        turn.replies = [self.running.make(request) for request in requests]
-        conversation.begin_reply(turn, turn.replies[0])
-        self._begin(conversation, turn, requests, turn.replies)
+        requests = conversation.requests(settings, prompt)
+        conversation.begin_replies(prompt, [self.running.make(request) for request in requests])
+        self._begin(conversation, prompt, requests, prompt.replies)
 
     def _begin(
-        self, conversation: Conversation, turn: Turn, requests: Sequence[Request], replies: Sequence[Reply]
+        self, conversation: Conversation, prompt: Prompt, requests: Sequence[Request], replies: Sequence[Reply]
     ) -> None:
         for reply in replies:
             reply.model = self.model
         conversation.name_models()
-        self._archive.begin(conversation, turn, replies)
+        self._archive.begin(conversation, prompt, replies)
         for request, reply in zip(requests, replies, strict=True):
-            self.replies[request.request_id] = (conversation, turn)
+            self.replies[request.request_id] = (conversation, reply)
             try:
                 self.session.source.submit(replace(request, detail=self.running.detail))
             except EngineError as error:
@@ -334,8 +334,7 @@ class RequestManager:
             self.questions.add(request_id, record)
 
     def _add_to_reply(self, request_id: str, record: Event) -> None:
-        conversation, turn = self.replies[request_id]
-        reply = self.running.reply(request_id)
+        conversation, reply = self.replies[request_id]
         if reply.stage is Stage.WAITING:
             self._changed()
         reply.add(record)
@@ -343,13 +342,13 @@ class RequestManager:
             self._archive.measured(reply)
             self._end(request_id)
         if self._observe is not None:
-            self._observe(conversation, turn, record)
+            self._observe(conversation, reply, record)
         if isinstance(record, Finished):
             self._next(conversation)
 
     def _end(self, request_id: str) -> None:
         self._chats[request_id] = self.chat_of(request_id)
-        conversation, _turn = self.replies.pop(request_id)
+        conversation, _ = self.replies.pop(request_id)
         if not conversation.busy and conversation.chat is not None:
             self.active.ended.add(conversation.chat.id)
         self._changed()

@@ -75,11 +75,11 @@ class SecondReading:
     """
 
     def __init__(self, requests: RequestManager, conversation: Conversation, reply: Reply) -> None:
-        turn = conversation.turn_of(reply)
+        prompt = conversation.prompt_of(reply)
         self._engine, chosen = _engine(requests)
         self.gamma = chosen.gamma or GAMMA
         """Draft length of both drafters."""
-        if turn is None:
+        if prompt is None:
             raise UsageError("there is no reply to compare drafts on: ask something first")
         if reply.running:
             raise UsageError("this reply is still being written: compare drafts when it has ended")
@@ -89,8 +89,10 @@ class SecondReading:
             raise UsageError("the tokens of this reply are not known: compare drafts on one that was written here")
         self._reply = reply
         settings = chosen.with_thinking(conversation.thinking)
-        request = settings.request(uuid4().hex, conversation.messages_of(turn, reply))
-        self._request = replace(request, sampling=_sampling(reply, request.sampling), not_drafted_from=turn.reply_rows)
+        request = settings.request(uuid4().hex, conversation.messages_of(prompt, reply))
+        self._request = replace(
+            request, sampling=_sampling(reply, request.sampling), not_drafted_from=prompt.reply_rows
+        )
 
     def begin(self, drafters: tuple[str, str]) -> Future[Alignment]:
         """Start reading; the future raises `EngineError` on failure."""

@@ -51,19 +51,17 @@ def execute(arguments: Sequence[str]) -> int:
         raise KeyboardInterrupt from None
 
 
-_REJECTED = "How finished replies show rejected drafts: folded, in place or hidden."
-_KEEP = "At exit, store the cache of the latest chats (at most 1 GB) for the next start."
 _SIDE = "One prompt in two setups, each with its own clock; with --attach, also a server."
 
 
 @app.callback(invoke_without_command=True)
-@options.collect(given=options.SETTINGS)
+@options.collect(given=options.SETTINGS, own=options.OF_CHAT)
 def chat(
     ctx: typer.Context,
     given: options.Given,
+    *,
     theme: options.Theme = None,
-    rejected: Annotated[str | None, opt("--rejected", "fold|show|hide", _REJECTED)] = None,
-    keep_cache: Annotated[bool, opt("--keep-cache", None, _KEEP, options.MACHINE)] = False,
+    own: options.Given,
     side_by_side: Annotated[bool, opt("--side-by-side", None, _SIDE)] = False,
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
@@ -73,7 +71,7 @@ def chat(
     version: Annotated[bool, opt("--version", None, "Print the version.")] = False,
 ) -> None:
     """Chat, if no command is given. Put options of a command after the command."""
-    given = {**given, "theme": theme, "rejected": rejected, "keep_cache": "on" if keep_cache else None}
+    given = {**given, "theme": theme, **own}
     side = {"left": left, "right": right, "order": order, "exact": exact or None}
     if version:
         from importlib.metadata import version as installed

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,14 +18,14 @@ from specchat import engine
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import without_password
-from specchat.app.settings.settings import AUTO, DRAFTERS
+from specchat.app.settings.settings import AUTO, DRAFTERS, TABLE
+from specchat.app.settings.settings_file import KINDS
+from specchat.engine import MODEL, TOPICS, Applies, Setting
 
-MODEL, SAMPLING, DRAFTING, MACHINE = PANELS = ("Model", "Sampling", "Drafting", "Machine")
-"""Sections of `--help`."""
 CORE_DRAFTERS = [name for name in DRAFTERS if name == AUTO or not engine.DRAFTERS[name].research]
 DOCUMENTATION = (
-    "Documentation: the docs folder of the source repository (keys, command line, models, server, benchmarks, theory, "
-    "kernels, GPU)."
+    "Documentation: the docs folder of the source repository (keys, command line, settings, models, server, "
+    "benchmarks, theory, kernels, GPU)."
 )
 Given = Mapping[str, Any]
 """Options that were given, by name; the others are missing, so that variables and the settings file count."""
@@ -78,49 +79,23 @@ def _bias(text: str) -> tuple[int, float]:
         raise typer.BadParameter(f"{text!r} is not a token id, = and a number, such as 253=-5") from None
 
 
+def _option(each: Setting) -> Any:
+    """The option of a setting."""
+    sign = {"drafter": "|".join(CORE_DRAFTERS), "gamma": f"N|{AUTO}"}.get(
+        each.name, each.sign or "|".join(each.choices)
+    )
+    special = {"draft": list[str], "gamma": _gamma, "thinking": bool, "keep_cache": bool}
+    kind = special.get(each.name, KINDS[each.type])
+    return table(each.topic or None, **{each.name: (kind, None if kind is bool else sign, each.help)})[each.name]
+
+
+OF_CHAT = {name: _option(TABLE[name]) for name in ("rejected", "keep_cache")}
+"""Options of the app alone."""
 SETTINGS: Mapping[str, Any] = {
-    **table(
-        MODEL,
-        target=(str, "MODEL", "A preset, a hub id, a folder or a GGUF file."),
-        draft=(list[str], "MODEL", "A smaller model that drafts (may be repeated), a draft head, or bigram tables."),
-        context=(int, "N", "Tokens of prompt and reply together; default: as the model and memory allow."),
-        tokenizer=(str, "FOLDER_OR_ID", "Use this tokenizer and chat template instead of a GGUF file's."),
-        chat_template=(str, "FILE", "A file with the chat template to use."),
-        thinking=(bool, None, "Switch the model's thinking on or off, where its chat template can."),
-    ),
-    **table(
-        SAMPLING,
-        temperature=(float, "T", "0 is greedy; default, as for the others: the model's own."),
-        top_k=(int, "N", "Keep the N likeliest tokens; 0 keeps all."),
-        top_p=(float, "P", "Keep the likeliest tokens that make up P."),
-        min_p=(float, "P", "Drop tokens below this share of the likeliest."),
-        seed=(int, "N", "Repeat the same random draws."),
-        repetition_penalty=(float, "F", "Above 1: tokens of prompt and reply become less likely."),
-        presence_penalty=(float, "F", "Above 0: tokens of the reply become less likely."),
-        frequency_penalty=(float, "F", "Above 0: tokens of the reply become less likely with each occurrence."),
-        dry_multiplier=(float, "F", "Above 0 (usual: 0.8): tokens that continue a repetition become less likely."),
-        dry_base=(float, "F", "How fast DRY grows with the length of the repetition; usual: 1.75."),
-        dry_allowed_length=(int, "N", "Length of a repetition from which DRY counts, in tokens; usual: 2."),
-        dry_penalty_last_n=(int, "N", "Last tokens in which DRY looks for repetitions; -1: all."),
-        xtc_probability=(float, "P", "Above 0: chance to draw without the top choices (XTC)."),
-        xtc_threshold=(float, "P", "Least probability of a top choice of XTC; usual: 0.1."),
-        max_tokens=(int, "N", "End the reply after N tokens."),
-    ),
-    **table(
-        DRAFTING,
-        drafter=(str, "|".join(CORE_DRAFTERS), "What proposes tokens."),
-        gamma=(_gamma, "N|auto", "Tokens to draft each round; auto adapts."),
-        lenience=(float, "L", "Below 1: faster, but no longer the target's exact distribution."),
-    ),
-    **table(
-        MACHINE,
-        slots=(int, "N", "Maximum number of concurrent requests."),
-        cache_memory=(float, "GB", "Memory of the prefix cache of all chats; default: a quarter of what is free."),
-        cache_type=(str, "f16|q8", "q8 keeps the cache in 8 bits: twice the text in the same memory."),
-        dtype=(str, "TYPE", "auto, float32, bfloat16 or float16."),
-        quantize=(str, "auto|q8|q4|none", "8- or 4-bit weights; auto: as in a GGUF file, else 8 bits on the CPU."),
-        device=(str, "DEVICE", "auto, cpu, cuda, cuda:1, …"),
-    ),
+    each.name: _option(each)
+    for topic, applies in product(TOPICS, Applies)
+    for each in TABLE.values()
+    if (each.topic, each.applies) == (topic, applies) and each.name not in OF_CHAT
 }
 """The options of a model and of its replies, by the names of the settings."""
 QUESTION = table(
@@ -228,7 +203,7 @@ def _converted(name: str, value: Any) -> Any:
     """A given value in the form that the settings have."""
     if name == "draft":
         return ",".join(value)
-    if name == "thinking":
+    if isinstance(value, bool) and name in TABLE:
         return "on" if value else "off"
     return tuple(value) if isinstance(value, list) else value
 
@@ -281,7 +256,7 @@ def check_lanes(attach: str | None, right: str | None, order: str | None) -> Non
 
 def _write_sections(command: Any, context: Any, formatter: Any) -> None:
     """Write arguments, options by `rich_help_panel`, and what the values of --drafter mean, as plain text."""
-    sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *PANELS)}
+    sections: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *TOPICS)}
     for parameter in command.get_params(context):
         if record := parameter.get_help_record(context):
             title = "Arguments" if parameter.param_type_name == "argument" else "Options"

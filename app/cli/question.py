@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of, file_attachment
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.cli.progress import warn
@@ -152,17 +152,17 @@ class StoredTurn:
 
     def messages(self, prompt: str, attachments: tuple[Attachment, ...] = ()) -> tuple[Message, ...]:
         """The chat so far, and the prompt with its attachments."""
-        self._turn = Turn(prompt, attachments=attachments)
-        self._conversation.append(self._turn)
-        return self._conversation.messages(self._turn)
+        self._prompt = Prompt(prompt, attachments)
+        self._conversation.append(self._prompt)
+        return self._conversation.messages(self._prompt)
 
     def begin(self, model: str) -> None:
         """Store the prompt, and an empty reply of a model, as the settings or the server name it."""
-        conversation, turn = self._conversation, self._turn
+        conversation, prompt = self._conversation, self._prompt
         self._reply.model = model
-        self._archive.prompt(conversation, turn).result()
-        conversation.begin_reply(turn, self._reply)
-        self._archive.begin(conversation, turn, [self._reply]).result()
+        self._archive.prompt(conversation, prompt).result()
+        conversation.begin_replies(prompt, [self._reply])
+        self._archive.begin(conversation, prompt, [self._reply]).result()
 
     def add(self, event: Event) -> None:
         """Store an event of the reply."""

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse, Response
 
 from specchat.app.server.json_body import BodyError, read_body
+from specchat.app.settings.settings import OF_ENGINE, TABLE
+from specchat.app.settings.settings_file import KINDS
+from specchat.engine import Applies
 
 GONE = 499
 """Status of a call whose client has disconnected; it is not sent."""
-KINDS = {
+ERRORS = {
     401: "authentication_error",
     403: "permission_error",
     429: "rate_limit_error",
@@ -41,7 +44,7 @@ class ApiError(Exception):
 
     def response(self) -> Response:
         """The HTTP response."""
-        kind = KINDS.get(self.status, "invalid_request_error")
+        kind = ERRORS.get(self.status, "invalid_request_error")
         error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
         if self.status in (408, 413):  # the rest of the body is not read
@@ -117,8 +120,19 @@ class MessageBody(_Model):
 Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
 
 
-class Body(_Model):
-    """Common fields of both kinds of completion; the last fields are specchat's own."""
+_NOT_SERVED = ("lenience", "when_full")
+"""The choice of whoever runs the server: replies are lossless, and a conversation that does not fit is refused."""
+SERVED: dict[str, Any] = {
+    name: (KINDS[each.type] | None, None)
+    for name, each in TABLE.items()
+    if each.applies in (Applies.REQUEST, Applies.ROUND) and name in OF_ENGINE and name not in _NOT_SERVED
+}
+"""Settings that are fields of a request, with their types and defaults."""
+_Settings: Any = create_model("_Settings", __base__=_Model, **SERVED)
+
+
+class Body(_Settings):  # type: ignore[misc]
+    """Common fields of both kinds of completion, besides `SERVED`; the last ones are specchat's own."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
@@ -128,28 +142,15 @@ class Body(_Model):
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     stop: Stop | Annotated[list[Stop], Field(fail_fast=True, max_length=16)] | None = None
     seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    frequency_penalty: float | None = None
-    presence_penalty: float | None = None
     logit_bias: Annotated[dict[str, float], Field(max_length=MOST_BIASES)] | None = None
     max_tokens: Count | None = None
 
     speculation: bool | None = None
     """Whether every chunk carries its record of the trace format (`assets/trace.schema.json`)."""
     top_k: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
     dry_sequence_breakers: Annotated[list[Stop], Field(fail_fast=True, max_length=64)] | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
     stop_repeats: bool | None = None
     """Whether a reply that repeats itself ends."""
-    drafter: str | None = None
     gamma: int | Literal["auto"] | None = None
 
     def stops(self) -> tuple[str, ...]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
-from specchat.app.server.protocol import MOST_CHOICES, ApiError, Body, ChatBody, CompletionBody, MessageBody
+from specchat.app.server.protocol import MOST_CHOICES, SERVED, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
-from specchat.engine import SAMPLING_NUMBERS, THINKING_WORDS, Engine, EngineError, Message, Request
+from specchat.engine import THINKING_WORDS, Engine, EngineError, Message, Request, Sampling
 
 COMPLETION_TOKENS = 16
 """The protocol's default of max_tokens for /v1/completions."""
@@ -114,19 +114,17 @@ def _model_request(body: Body, call_id: str, longest: int, defaults: Defaults) -
     """A request with a placeholder for its prompt."""
     settings = defaults.settings
     model = settings.request(call_id, (Message("user", "?"),), body.stops())
-    sampling = body.model_dump(include=set(SAMPLING_NUMBERS), exclude_none=True)
+    given = body.model_dump(include={*SERVED, "stop_repeats", "dry_sequence_breakers"}, exclude_none=True)
+    given = {"stop_repeats": defaults.stop_repeats, **given, "max_tokens": longest}
+    given["drafter"] = body.drafter or settings.drafter
+    if body.gamma == "auto":
+        given["gamma"] = None
     if body.dry_sequence_breakers is not None:
-        sampling["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
-    gamma = settings.gamma if body.gamma is None else None if body.gamma == "auto" else body.gamma
+        given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
+    drawn = {field.name: given.pop(field.name) for field in fields(Sampling) if field.name in given}
+    sampling = replace(model.sampling, logit_bias=body.biases(), **drawn)
     return replace(
-        model,
-        messages=(),
-        prompt="?",
-        sampling=replace(model.sampling, logit_bias=body.biases(), **sampling),
-        drafter=body.drafter or settings.drafter,
-        gamma=gamma,
-        max_tokens=longest,
-        stop_repeats=defaults.stop_repeats if body.stop_repeats is None else body.stop_repeats,
+        model, messages=(), prompt="?", sampling=sampling, **{"stop_repeats": defaults.stop_repeats, **given}
     )
 
 

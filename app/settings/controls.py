@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import AUTO, DRAFTERS, REJECTED, THINKING, Settings
-from specchat.engine import SAMPLING_NUMBERS, WHEN_FULL, Sampling
+from specchat.app.settings.settings import AUTO, TABLE, Settings
+from specchat.app.settings.settings_file import KINDS, PHRASES
+from specchat.engine import SAMPLING_NUMBERS, Applies, Sampling, Setting
 
 Value = str | int | float | None
 OFF = "off"
@@ -16,32 +17,53 @@ OFF = "off"
 
 @dataclass(frozen=True, slots=True)
 class Control:
-    """One preference in the panel of controls, with its own command."""
+    """One setting in the panel of controls, with its own command.
+
+    Only the name is needed: what is empty follows from the table of settings.
+    """
 
     name: str
-    """The preference in `Settings`."""
-    label: str
-    command: str
+    """The setting in `TABLE`."""
+    label: str = ""
+    command: str = ""
     """The slash command, without its slash."""
-    takes: str
+    takes: str = ""
     """Valid values, to follow "it takes" in a sentence."""
-    means: str
-    kind: type
-    steps: tuple[Value, ...]
+    means: str = ""
+    steps: tuple[Value, ...] = ()
     """Values that the arrow keys step through; none if it is only typed."""
     words: tuple[tuple[Value, str], ...] = ()
     """Values that are shown, and may be typed, as words."""
-    live: bool = False
-    """Whether a change affects running replies, from their next round on."""
-    look: bool = False
-    """Whether it only changes how replies are shown: immediately, and not part of presets."""
-    by_template: bool = False
-    """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
-    chat."""
-    loads: bool = False
-    """Whether a change loads the models again: not part of presets."""
     form: bool = False
     """Whether its command opens a form for it: not part of presets."""
+    sign: str = ""
+    """Placeholder of the value of its command."""
+
+    @property
+    def setting(self) -> Setting:
+        """Its entry in the table of settings."""
+        return TABLE[self.name]
+
+    @property
+    def live(self) -> bool:
+        """Whether a change affects running replies, from their next round on."""
+        return self.setting.applies is Applies.ROUND
+
+    @property
+    def look(self) -> bool:
+        """Whether it only changes how replies are shown: immediately, and not part of presets."""
+        return self.setting.applies is Applies.SCREEN
+
+    @property
+    def loads(self) -> bool:
+        """Whether a change loads the models again: not part of presets."""
+        return self.setting.applies is Applies.START
+
+    @property
+    def by_template(self) -> bool:
+        """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
+        chat."""
+        return self.name == "thinking"
 
     def text(self, settings: Settings | Sampling, own: Sampling | None = None) -> str:
         """Its current value as text; with the model's own value, if that is used."""
@@ -63,7 +85,7 @@ class Control:
             if text == word:
                 return value
         try:
-            read: Value = self.kind(text)
+            read: Value = KINDS[self.setting.type](text)
         except ValueError:
             raise SettingsError(f"{self.command} {text!r} is not understood: it takes {self.takes}") from None
         return read
@@ -94,50 +116,81 @@ class Control:
         return steps[min(max(place, 0), len(steps) - 1)]
 
 
-CONTROLS: tuple[Control, ...] = (
-    Control("gamma", "γ", "gamma", "a whole number from 0 (no drafting) to 16, or auto",
-        "most tokens to draft each round", int, (None, *range(17)), ((None, AUTO),), live=True),
-    Control("drafter", "drafter", "drafter", f"one of {', '.join(DRAFTERS)}", "what proposes tokens",
-        str, DRAFTERS, live=True),
-    Control("temperature", "temperature", "temp", "a number from 0 (greedy) to 5, or auto",
-        "0 is greedy, auto the model's own",
-        float, (None, 0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), ((None, AUTO), (0.0, "greedy"))),
-    Control("top_k", "top-k", "top-k", "a whole number, off or auto", "keep the N likeliest tokens",
-        int, (None, 0, 1, 5, 10, 20, 40, 50, 100, 200), ((None, AUTO), (0, OFF))),
-    Control("top_p", "top-p", "top-p", "a number above 0 and at most 1, off or auto",
-        "keep the likeliest tokens that make up P",
-        float, (None, 1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), ((None, AUTO), (1.0, OFF))),
-    Control("min_p", "min-p", "min-p", "a number from 0 to below 1, off or auto",
-        "drop tokens below this share of the likeliest",
-        float, (None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), ((None, AUTO), (0.0, OFF))),
+def control(name: str, shown: Control | None = None) -> Control:
+    """The control of a setting; what `shown` leaves empty follows from the table of settings."""
+    each, shown = TABLE[name], shown or Control(name)
+    plain, optional = name.replace("_", " "), each.kind.endswith("None")
+    words = shown.words or (((None, AUTO),) if optional else ())
+    value = f"one of {', '.join(each.choices)}" if each.choices else PHRASES[each.type]
+    takes = f"{value} {each.rule.words}" if each.rule else value
+    sign = each.sign or "|".join(each.choices) or "VALUE"
+    return replace(
+        shown,
+        label=shown.label or plain,
+        command=shown.command or name.replace("_", "-"),
+        takes=shown.takes or (f"{takes}, or {AUTO}" if optional else takes),
+        means=shown.means or each.help[0].lower() + each.help[1:].rstrip("."),
+        steps=shown.steps or each.choices,
+        words=words,
+        sign=shown.sign or (f"{sign}|{dict(words)[None]}" if None in dict(words) else sign),
+    )
+
+
+_SHOWN = (
+    Control("gamma", "γ", takes="a whole number from 0 (no drafting) to 16, or auto",
+        means="most tokens to draft each round", steps=(None, *range(17))),
+    Control("drafter"),
+    Control("temperature", command="temp", takes="a number from 0 (greedy) to 5, or auto",
+        means="0 is greedy, auto the model's own",
+        steps=(None, 0.0, 0.2, 0.4, 0.6, 0.7, 0.8, 0.9, 1.0, 1.2, 1.5, 2.0), words=((None, AUTO), (0.0, "greedy"))),
+    Control("top_k", "top-k", takes="a whole number, off or auto", means="keep the N likeliest tokens",
+        steps=(None, 0, 1, 5, 10, 20, 40, 50, 100, 200), words=((None, AUTO), (0, OFF))),
+    Control("top_p", "top-p", takes="a number above 0 and at most 1, off or auto",
+        steps=(None, 1.0, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3), words=((None, AUTO), (1.0, OFF))),
+    Control("min_p", "min-p", takes="a number from 0 to below 1, off or auto",
+        steps=(None, 0.0, 0.02, 0.05, 0.1, 0.2, 0.4), words=((None, AUTO), (0.0, OFF))),
     Control("repetition_penalty", "repetition", "repetition", "a number above 0 and at most 10, off or auto",
         "above 1: tokens that occurred before are less likely",
-        float, (None, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3), ((None, AUTO), (1.0, OFF))),
+        (None, 1.0, 1.05, 1.1, 1.15, 1.2, 1.3), ((None, AUTO), (1.0, OFF))),
     Control("dry_multiplier", "DRY", "dry", "a number from 0 to 10, off or auto",
-        "discourages repeated sequences of tokens", float, (None, 0.0, 0.4, 0.8, 1.2, 1.6), ((None, AUTO), (0.0, OFF))),
+        "discourages repeated sequences of tokens", (None, 0.0, 0.4, 0.8, 1.2, 1.6), ((None, AUTO), (0.0, OFF))),
     Control("xtc_probability", "XTC", "xtc", "a number from 0 to 1, off or auto", "chance to leave out the top choices",
-        float, (None, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0), ((None, AUTO), (0.0, OFF))),
-    Control("seed", "seed", "seed", "a whole number, or off for another one each time", "repeats the same random draws",
-        int, (None, *range(101)), ((None, OFF),)),
-    Control("lenience", "lenience", "lenience", "a number above 0 and at most 1 (lossless)",
-        "below 1 accepts more drafts than is exact", float, (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3), ((1.0, "lossless"),)),
-    Control("max_tokens", "max tokens", "max-tokens", "a whole number from 1 on", "the longest reply",
-        int, (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)),
-    Control("thinking", "thinking", "thinking", f"one of {', '.join(THINKING)}",
-        "whether the model thinks first; auto: its template's default", str, tuple(THINKING), by_template=True),
-    Control("when_full", "when full", "context", f"one of {', '.join(WHEN_FULL)}",
-        "what happens to a chat that is too long", str, WHEN_FULL),
-    Control("system", "system prompt", "system", "a text", "instructions to the model; enter edits them",
-        str, (), (("", OFF),), form=True),
-    Control("context", "context", "context", "a whole number of tokens, or auto",
-        "tokens of prompt and reply; enter to type", int, (), ((None, AUTO),), loads=True),
-    Control("rejected", "rejected", "rejected", f"one of {', '.join(REJECTED)}",
-        "how finished replies show rejected drafts", str, REJECTED, look=True),
+        (None, 0.0, 0.1, 0.25, 0.5, 0.75, 1.0), ((None, AUTO), (0.0, OFF))),
+    Control("seed", takes="a whole number, or off for another one each time", means="repeats the same random draws",
+        steps=(None, *range(101)), words=((None, OFF),)),
+    Control("lenience", takes="a number above 0 and at most 1 (lossless)",
+        means="below 1 accepts more drafts than is exact", steps=(1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.3),
+        words=((1.0, "lossless"),)),
+    Control("max_tokens", takes="a whole number from 1 on", means="the longest reply",
+        steps=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096)),
+    Control("thinking", means="whether the model thinks first; auto: its template's default"),
+    Control("when_full", command="context"),
+    Control("system", "system prompt", takes="a text", means="instructions to the model; enter edits them",
+        words=(("", OFF),), form=True),
+    Control("context", takes="a whole number of tokens, or auto", means="tokens of prompt and reply; enter to type"),
+    Control("rejected", means="how finished replies show rejected drafts"),
 )  # fmt: skip
-BY_NAME = {control.name: control for control in CONTROLS}
-BY_COMMAND = {control.command: control for control in CONTROLS if not control.by_template} | {
-    "temperature": BY_NAME["temperature"]
-}
+"""How controls are shown, in their order, where that does not follow from the table of settings."""
+_NO_CONTROL = (
+    "presence_penalty", "frequency_penalty", "dry_base", "dry_allowed_length", "dry_penalty_last_n", "xtc_threshold",
+    "target", "draft", "tokenizer", "chat_template", "slots", "cache_memory", "cache_type", "dtype", "quantize",
+    "device", "keep_cache", "theme", "exports", "reopen", "view", "tips",
+)  # fmt: skip
+"""Settings without a control: rarely changed, or changed elsewhere."""
+
+
+def controls() -> tuple[Control, ...]:
+    """One control for each setting that has one, by when a change takes effect."""
+    shown = {each.name: each for each in _SHOWN}
+    rest = [name for name in TABLE if name not in shown and name not in _NO_CONTROL]
+    order = (Applies.ROUND, Applies.REQUEST, Applies.START, Applies.SCREEN)
+    made = [control(name, shown.get(name)) for name in (*shown, *rest)]
+    return tuple(sorted(made, key=lambda each: order.index(each.setting.applies)))
+
+
+CONTROLS = controls()
+BY_NAME = {each.name: each for each in CONTROLS}
+BY_COMMAND = {each.command: each for each in CONTROLS if not each.by_template} | {"temperature": BY_NAME["temperature"]}
 
 
 def gamma_limit(gamma: str) -> str:

@@ -1,12 +1,13 @@
 """Settings: command line options over `SPECCHAT_*` variables over the settings file over defaults.
 
-Ranges are the engine's own (`engine.Request`, `engine.EngineConfig`) or narrower, so a value accepted here is accepted
-there.
+`TABLE` describes them all. Settings of the engine (`EngineConfig`, `Sampling`, `Request`) are there as the engine
+describes them, with its ranges or narrower ones, so a value accepted here is accepted there.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, make_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,21 @@ from specchat import engine
 from specchat.app.errors import SettingsError
 from specchat.app.paths import heads_folder
 from specchat.engine import (
-    CACHE_TYPES,
+    MACHINE,
+    MODEL,
     THINKING_WORDS,
     WHEN_FULL,
+    Applies,
     EngineConfig,
     EngineError,
     Message,
     Ready,
     Request,
     Sampling,
+    Setting,
+    entry,
+    setting,
+    settings_of,
 )
 
 AUTO = "auto"
@@ -40,13 +47,7 @@ THINKING: dict[str, bool | str | None] = {
     AUTO: None, "on": True, "off": False, **{word: word for word in THINKING_WORDS},
 }  # fmt: skip
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
-_ON_OFF = ("on", "off")
-_WORDS = {
-    "drafter": DRAFTERS, "rejected": REJECTED, "view": ("", *VIEWS), "tips": _ON_OFF, "reopen": _ON_OFF,
-    "keep_cache": _ON_OFF, "cache_type": CACHE_TYPES,
-    "thinking": THINKING,
-}  # fmt: skip
-"""Settings that are one of a few words."""
+ON_OFF = ("on", "off")
 _LARGEST = {
     "temperature": 5, "repetition_penalty": 10, "dry_multiplier": 10, "dry_base": 10, "dry_allowed_length": 1000,
     "slots": 1024,
@@ -58,6 +59,20 @@ NO_CHAT = (
 """Message for an encoder-decoder model."""
 NO_SWITCH = "the chat template of {} has no switch for thinking: the model thinks as it was trained to, or not"
 """Message for a model whose template has no switch."""
+_OWN_WORDS = ("drafter", "cache_type")
+OF_ENGINE = {each.name: each for kind in (EngineConfig, Sampling, Request) for each in settings_of(kind).values()}
+"""The settings of the engine."""
+
+
+def _adapted(each: Setting) -> Setting:
+    """A setting of the engine as it is written in the app: texts may be empty, and None is the model's own value."""
+    if each.default is MISSING:
+        return replace(each, default=DEMONSTRATION)
+    if each.kind in ("str | None", "Path | None"):
+        return replace(each, kind="str", default="")
+    if each.name == "drafter":
+        return replace(each, choices=DRAFTERS)
+    return replace(each, kind=f"{each.kind} | None", default=None) if each.recommended else each
 
 
 def thinking_word(value: bool | str | None) -> str:
@@ -65,85 +80,73 @@ def thinking_word(value: bool | str | None) -> str:
     return next(word for word, each in THINKING.items() if each == value)
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+_OfEngine: Any = make_dataclass(
+    "_OfEngine",
+    [(each.name, each.kind, entry(each)) for each in map(_adapted, OF_ENGINE.values())],
+    frozen=True,
+    slots=True,
+)
+
+
+_shown = partial(setting, applies=Applies.SCREEN)
+"""A setting of the screen."""
+_frozen: Any = dataclass(frozen=True, slots=True)
+"""Makes a dataclass of which the type checker does not know the fields, as it does not know the inherited ones."""
+
+
+@_frozen
+class Settings(_OfEngine):  # type: ignore[misc]
     """One value per preference. `dataclasses.replace` makes a changed one.
+
+    The settings of the engine are inherited; None, written auto, is the model's own value (`Ready.sampling`), and an
+    empty text is none.
 
     Raises:
         SettingsError: a value is out of range.
     """
 
-    target: str = DEMONSTRATION
-    """A preset, a hub id, a folder of safetensors, or a GGUF file."""
-    draft: str = ""
-    """A draft model, named as the target is, or several with commas between; empty for none."""
-    drafter: str = "auto"
-    """auto is the draft model if given, else the engine's best drafter."""
-    gamma: int | None = None
-    """Requested draft length per round; None, written auto, adapts it."""
-    temperature: float | None = None
-    """Here and below, None, written auto, is the model's own value (`Ready.sampling`)."""
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    lenience: float = 1.0
-    """Below 1, more drafted tokens are accepted than is lossless."""
-    max_tokens: int = 1024
-    tokenizer: str = ""
-    """Folder or hub id whose tokenizer and chat template replace the target's; empty for its own."""
-    chat_template: str = ""
-    """File with the target's chat template; empty for its own."""
-    slots: int = 4
-    """Maximum number of concurrent replies; others wait."""
-    context: int | None = None
-    """Maximum number of tokens of a chat, prompt and reply together; None, written auto, is as many as the model reads
-    and memory can hold."""
-    cache_memory: float | None = None
-    """GB of memory that keeps what was read of all chats; None, written auto, is a quarter of what is free."""
-    cache_type: str = "f16"
-    """Of the target's keys and values: 16 bits each, or 8 (q8) where its weights are quantised and on the CPU."""
-    keep_cache: str = "off"
-    """Whether what was read of the latest chats is written to disk at exit, for the next start."""
-    when_full: str = STOP
-    """What happens to a chat that exceeds the context (`specchat.engine.WHEN_FULL`): it is not sent, or sent without
-    the oldest turns, or without the middle ones."""
-    dtype: str = "auto"
-    quantize: str = "auto"
-    """Weights: see `EngineConfig.quantize`."""
-    device: str = "auto"
-    system: str = ""
-    """System prompt of new chats."""
-    theme: str = ""
-    """A Textual theme; empty for specchat's default."""
-    exports: str = ""
-    """Folder for screenshots and exported chats; empty for the default (`app.paths`)."""
-    rejected: str = FOLD
-    """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
-    reopen: str = "off"
-    """Whether a start opens the chat that was used last, instead of an empty one."""
-    view: str = ""
-    """One of `VIEWS`. Empty on a new machine: its first reply is watched, later starts open in the chat view."""
-    tips: str = "on"
-    """Whether hints for new users are still to be shown: off once they were."""
-    thinking: str = AUTO
+    thinking: str = setting(
+        AUTO,
+        "Switch the model's thinking on or off, where its chat template can.",
+        topic=MODEL,
+        choices=tuple(THINKING),
+    )
     """Whether models with a switch in their chat template think (`THINKING`); a chat may override it."""
+    system: str = setting("", "System prompt of new chats.")
+    rejected: str = _shown(
+        FOLD, "How finished replies show rejected drafts: folded, in place or hidden.", choices=REJECTED
+    )
+    """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
+    keep_cache: str = setting(
+        "off", "At exit, store the cache of the latest chats (at most 1 GB) for the next start.",
+        topic=MACHINE, applies=Applies.START, choices=ON_OFF,
+    )  # fmt: skip
+    """Whether what was read of the latest chats is written to disk at exit, for the next start."""
+    theme: str = _shown("", "Colours: a Textual theme; empty for specchat's own.", "NAME")
+    exports: str = setting(
+        "", "Folder for screenshots and exported chats; empty for the default.", "FOLDER", applies=Applies.SCREEN
+    )
+    """Folder for screenshots and exported chats; empty for the default (`app.paths`)."""
+    reopen: str = setting(
+        "off", "Whether a start opens the chat that was used last.", applies=Applies.START, choices=ON_OFF
+    )
+    view: str = setting(
+        "", "Level of detail: the chat, or the instruments around it.", applies=Applies.SCREEN, choices=("", *VIEWS)
+    )
+    """One of `VIEWS`. Empty on a new machine: its first reply is watched, later starts open in the chat view."""
+    tips: str = setting(
+        "on",
+        "Whether hints for new users are still to be shown: off once they were.",
+        applies=Applies.SCREEN,
+        choices=ON_OFF,
+    )
 
     def __post_init__(self) -> None:
         if not self.target.strip():
             raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
-        for name, words in _WORDS.items():
-            if (value := getattr(self, name)) not in words:
-                raise SettingsError(f"{name} {value!r} is not known: choose one of {', '.join(filter(None, words))}")
+        for name in _CHOSEN:
+            if (value := getattr(self, name)) not in (known := TABLE[name].choices):
+                raise SettingsError(f"{name} {value!r} is not known: choose one of {', '.join(filter(None, known))}")
         for name, largest in _LARGEST.items():
             if (number := getattr(self, name)) is not None and number > largest:
                 raise SettingsError(f"{name.replace('_', '-')} is {number:g}: it must be at most {largest}")
@@ -179,11 +182,10 @@ class Settings:
 
     def engine_config(self, models: Path, experience: Path | None = None, kept: Path | None = None) -> EngineConfig:
         """Configuration of an engine; `models` is the folder of local models, the others are as in `EngineConfig`."""
-        options = self._shared_with(EngineConfig) | {
-            "draft": self.draft or None,
-            "tokenizer": self.tokenizer or None,
-            "chat_template": Path(self.chat_template) if self.chat_template else None,
-        }
+        options = self._shared_with(EngineConfig)
+        options |= {name: options[name] or None for name in ("draft", "tokenizer", "chat_template")}
+        if self.chat_template:
+            options["chat_template"] = Path(self.chat_template)
         config = EngineConfig(models=models, experience=experience, kept=kept, **options)
         return replace(config, heads=(heads_folder(), *config.heads))
 
@@ -195,11 +197,12 @@ class Settings:
 
     def _shared_with(self, kind: type[Sampling | Request | EngineConfig]) -> dict[str, Any]:
         """The settings that are options of the engine by the same name."""
-        names = {field.name for field in fields(self)}
-        return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in names}
+        return {field.name: getattr(self, field.name) for field in fields(kind) if field.name in TABLE}
 
 
-OF_MODEL = {"draft", "drafter", "gamma", "system"} | {each.name for each in fields(Settings)} & {
-    each.name for each in fields(Sampling) if each.name != "seed"
-}
+TABLE = settings_of(Settings)
+"""All settings by name."""
+_CHOSEN = [name for name, each in TABLE.items() if each.choices and (name not in OF_ENGINE or name in _OWN_WORDS)]
+"""Settings that are one of a few words; the engine checks the others."""
+OF_MODEL = {"draft", "drafter", "gamma", "system"} | settings_of(Sampling).keys() - {"seed"}
 """Settings that are stored for a target (`settings_file.PROFILES`): what is good for one is not for all."""

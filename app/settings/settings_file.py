@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from specchat.app.errors import SettingsError
-from specchat.app.settings.settings import AUTO, DEMONSTRATION, HIDE, OF_MODEL, PREFIX, SHOW, Settings
+from specchat.app.settings.settings import AUTO, DEMONSTRATION, HIDE, OF_MODEL, PREFIX, SHOW, TABLE, Settings
 from specchat.app.storage.files import move_aside, read_toml, update_toml
 from specchat.engine import make_private
 
-TABLE, PROFILES = "keys", "models"
+KEYS, PROFILES = "keys", "models"
 """Tables of the settings file: key bindings, and settings by target, as in `[models."qwen3-0.6b"]`."""
 Profiles = Mapping[str, Mapping[str, Any]]
 """Settings by target, which have priority over the others of the file."""
-_KINDS = {field.name: field.type for field in fields(Settings)}
-_PARSERS: Mapping[str, Callable[[str], Any]] = {"str": str, "int": int, "float": float}
-_WORDS = {"str": "a text", "int": "a whole number", "float": "a number"}
-_AUTO = {name for name, kind in _KINDS.items() if str(kind).endswith("None") and name != "seed"}
+KINDS: Mapping[str, type[Any]] = {"str": str, "int": int, "float": float}
+"""Types of values."""
+PHRASES = {"str": "a text", "int": "a whole number", "float": "a number"}
+_AUTO = {name for name, each in TABLE.items() if each.kind.endswith("None") and name != "seed"}
 """Settings that may be auto, which is None."""
 
 
@@ -41,7 +41,7 @@ def load_settings(
     stored, profiles, notice = stored_settings(path)
     variables = {
         name: _parsed(name, os.environ[PREFIX + name.upper()])
-        for name in _KINDS
+        for name in TABLE
         if os.environ.get(PREFIX + name.upper())
     }
     given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
@@ -100,13 +100,13 @@ def stored_settings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any
             return {}, {}, f"{path} is not used: {error}"
         return {}, {}, f"{path} is not used: {error}; it was kept as {aside.name}"
     faults: list[str] = []
-    known = _valid({}, {name: value for name, value in values.items() if name in _KINDS}, faults)
+    known = _valid({}, {name: value for name, value in values.items() if name in TABLE}, faults)
     profiles = {
         target: _valid(known, _of_model(_table(f"{PROFILES}.{target}", own, faults), faults), faults)
         for target, own in _table(PROFILES, values.get(PROFILES, {}), faults).items()
     }
     notices = [f"{path} has values that are not used: {'; '.join(faults)}"] if faults else []
-    if unknown := [name for name in values if name not in (*_KINDS, TABLE, PROFILES)]:
+    if unknown := [name for name in values if name not in (*TABLE, KEYS, PROFILES)]:
         notices.append(f"{path} has settings that this version does not know: {', '.join(unknown)}")
     return known, profiles, "; ".join(notices) or None
 
@@ -152,12 +152,12 @@ def _renamed(values: dict[str, Any]) -> dict[str, Any]:
 
 def _typed(name: str, value: object) -> Any:
     """Check the type of a value; whole numbers are also valid floats."""
-    kind = str(_KINDS[name])
+    kind = TABLE[name].type
     if name in _AUTO and value == AUTO:
         return None
-    if kind.startswith("float") and type(value) is int and abs(value) < 1 << 53:
+    if kind == "float" and type(value) is int and abs(value) < 1 << 53:
         return float(value)
-    if type(value).__name__ != kind.split(" ", 1)[0]:
+    if type(value).__name__ != kind:
         raise SettingsError(f"{name} is {value!r}: it must be {_words(name)}")
     return value
 
@@ -167,24 +167,24 @@ def _parsed(name: str, text: str) -> Any:
     if name in _AUTO and text == AUTO:
         return None
     try:
-        return _PARSERS[str(_KINDS[name]).split(" ", 1)[0]](text)
+        return KINDS[TABLE[name].type](text)
     except ValueError:
         raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
 
 
 def _words(name: str) -> str:
-    words = _WORDS[str(_KINDS[name]).split(" ", 1)[0]]
+    words = PHRASES[TABLE[name].type]
     return f"{words} or {AUTO}" if name in _AUTO else words
 
 
 def changed_keys(path: Path) -> tuple[dict[str, str], list[str]]:
     """Keys by binding id, and a sentence for each invalid entry; both empty if the file cannot be read."""
     try:
-        table = read_toml(path).get(TABLE, {})
+        table = read_toml(path).get(KEYS, {})
     except (OSError, ValueError):  # reported when the settings were loaded
         return {}, []
     if not isinstance(table, Mapping):
-        return {}, [f"{path}: {TABLE} must be a table, as in [{TABLE}]"]
+        return {}, [f"{path}: {KEYS} must be a table, as in [{KEYS}]"]
     keys, sentences = {}, []
     for binding_id, value in _flat(table).items():
         if isinstance(value, str) and value.strip():

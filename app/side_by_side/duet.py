@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.branches import regenerate
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply, Stage, furthest
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import UsageError
@@ -54,8 +54,8 @@ class Lane:
     @property
     def reply(self) -> Reply | None:
         """The last reply."""
-        turns = self.conversation.turns
-        return turns[-1].reply if turns else None
+        prompts = self.conversation.prompts
+        return prompts[-1].reply if prompts else None
 
     def keep_gain(self, comparison: Comparison) -> None:
         """Store what was measured against the other lane as the speedup of the last reply."""
@@ -64,7 +64,7 @@ class Lane:
             rounds = self.tally.metrics.rounds
             self.requests.measure(reply, replace(reply.measured, gain=gain, rounds=rounds))
 
-    def _count(self, _conversation: Conversation, _turn: Turn, event: Event) -> None:
+    def _count(self, _conversation: Conversation, _reply: Reply, event: Event) -> None:
         """Count an event of a reply; the first one of a request starts a new tally."""
         request_id = str(getattr(event, "request_id", ""))
         if request_id != self._tallied:
@@ -131,7 +131,7 @@ class Duet:
         if self.done and not self.waiting and not self.lanes[0].source.asking:
             self._begin()
             for lane in self.lanes:
-                regenerate(lane.requests, lane.conversation, lane.conversation.turns[-1], lane.settings)
+                regenerate(lane.requests, lane.conversation, lane.conversation.prompts[-1], lane.settings)
 
     def stop(self) -> list[str]:
         """End both replies, keeping their texts, and take waiting prompts back."""
@@ -240,7 +240,7 @@ class Duet:
     @property
     def same_prompt(self) -> bool:
         """Whether both lanes have the same conversation; not after earlier texts differ."""
-        left, right = (c.messages(c.turns[-1]) if c.turns else () for c in self.conversations)
+        left, right = (c.messages(c.prompts[-1]) if c.prompts else () for c in self.conversations)
         return left == right
 
     @property

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 FILE, PASTE = "file", "paste"
-_COLUMNS = "kind, name, text, tokens, path"
-_INSERT = f"INSERT INTO attachments (message_id, draft_id, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
+COLUMNS = "kind, name, text, tokens, path"
+_INSERT = f"INSERT INTO attachments (message_id, draft_id, {COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class AttachmentRows:
     def of_chat(self, chat_id: int) -> dict[int, tuple[Attachment, ...]]:
         """Attachments of a chat by message, in order."""
         own = "SELECT id FROM messages WHERE chat_id = ?"
-        query = f"SELECT message_id, {_COLUMNS} FROM attachments WHERE message_id IN ({own}) ORDER BY id"
+        query = f"SELECT message_id, {COLUMNS} FROM attachments WHERE message_id IN ({own}) ORDER BY id"
         return _by_owner(self._file.read(query, (chat_id,)))
 
     def add(
@@ -70,15 +70,9 @@ class AttachmentRows:
         with self._file.write() as db:
             db.execute(query, (tokens, message_id, storable(name)))
 
-    def copy(self, message_id: int, to: int) -> None:
-        """Copy the attachments of one message to another."""
-        query = f"SELECT ?, {_COLUMNS} FROM attachments WHERE message_id = ? ORDER BY id"
-        with self._file.write() as db:
-            db.execute(f"INSERT INTO attachments (message_id, {_COLUMNS}) {query}", (to, message_id))
-
     def unsent(self) -> dict[int, tuple[Attachment, ...]]:
         """Attachments of unsent texts by the key of the text."""
-        rows = self._file.read(f"SELECT draft_id - 1, {_COLUMNS} FROM attachments WHERE draft_id NOT NULL ORDER BY id")
+        rows = self._file.read(f"SELECT draft_id - 1, {COLUMNS} FROM attachments WHERE draft_id NOT NULL ORDER BY id")
         return _by_owner(rows)
 
     def keep_unsent(self, key: int, attachments: Sequence[Attachment]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from specchat.app.errors import LostRowError, StoreError
 from specchat.app.storage.files import move_aside
-from specchat.engine import create_text, make_folder, make_private
+from specchat.engine import Admitted, create_text, from_json, make_folder, make_private, split_reply
 
 _MAGIC = b"SQLite format 3\x00"
 COMPANIONS = ("-wal", "-shm")
@@ -36,7 +36,8 @@ _MIGRATIONS = [
 
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news, uid FROM chats",
-    "id, chat_id, role, content, created_at, finish_reason, parent, chosen, indexed, model, thinking FROM messages",
+    "id, chat_id, role, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
+    "id, message_id, kind, text FROM parts",
     "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",
@@ -79,8 +80,8 @@ def open_database(path: Path) -> sqlite3.Connection:
             _use_write_ahead_log(db)
         # The log is synced at checkpoints only: a kill loses nothing, a power cut at most the last seconds.
         db.execute("PRAGMA synchronous = NORMAL")
-        db.execute("PRAGMA foreign_keys = ON")
         _migrate(db)
+        db.execute("PRAGMA foreign_keys = ON")  # a migration replaces a table that others refer to
         with _damage():
             for columns in _COLUMNS:
                 db.execute(f"SELECT {columns} LIMIT 0")
@@ -151,12 +152,23 @@ def _use_write_ahead_log(db: sqlite3.Connection) -> None:
 
 
 def _migrate(db: sqlite3.Connection) -> None:
+    db.create_function("part_of", 3, _part_of)
     db.execute("BEGIN IMMEDIATE")  # also fails here if the file cannot be written
     with db:
         for version in range(_version(db), len(_MIGRATIONS)):
             for statement in _MIGRATIONS[version]:
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {version + 1}")
+
+
+def _part_of(kind: str, text: bytes, line: bytes | None) -> str:
+    """The thinking or the rest of a reply whose text has marks, which its first trace line states."""
+    decoded = text.decode("utf-8", "replace")
+    with suppress(ValueError):
+        admitted = from_json((line or b"").decode("utf-8", "replace"))
+        if isinstance(admitted, Admitted) and admitted.thinking is not None:
+            return split_reply(decoded, admitted.thinking)[kind == "text"]
+    return decoded if kind == "text" else ""
 
 
 def _version(db: sqlite3.Connection) -> int:
@@ -230,6 +242,11 @@ class StoreFile:
                     Path(f"{self.path}{FOUND_DAMAGED}").touch()
             kind = LostRowError if code == sqlite3.SQLITE_CONSTRAINT else StoreError  # a row that others refer to
             raise kind(f"chats are not stored: {_reason(code, error, self.path)}") from error
+
+
+def text_in(message: str, condition: str = "") -> str:
+    """An SQL expression for the text of the parts of a message, whose id is a column."""
+    return f"coalesce((SELECT group_concat(text, '') FROM parts WHERE message_id = {message}{condition}), '')"
 
 
 def storable(text: str) -> str:

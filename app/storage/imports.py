@@ -49,7 +49,7 @@ def _import(store: Store, imported: Chat, messages: Sequence[StoredMessage]) -> 
             row = store.add_message(
                 chat.id, message.role, "", parent=parent, chosen=chosen, attachments=attached, model=model
             )
-            store.append_rounds(row, message.content, message.events, message.thinking)
+            store.append_rounds(row, message.parts, message.events)
             if message.finish_reason is not None:
                 store.finish_message(row, message.finish_reason)
             rows[place] = row

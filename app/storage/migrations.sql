@@ -54,3 +54,29 @@ ALTER TABLE messages ADD COLUMN thinking TEXT;
 ALTER TABLE chats ADD COLUMN uid TEXT NOT NULL DEFAULT '';
 UPDATE chats SET uid = lower(hex(randomblob(16)));
 CREATE INDEX chats_by_uid ON chats (uid);
+--------
+-- The text of a message becomes a list of typed parts. `part_of` takes thinking out of a text that has marks around it.
+-- The table of messages is made anew, as some versions of SQLite cannot drop a column.
+CREATE TABLE parts (id INTEGER PRIMARY KEY, message_id INTEGER NOT NULL REFERENCES messages (id) ON DELETE CASCADE,
+  kind TEXT NOT NULL, text TEXT NOT NULL);
+CREATE INDEX parts_of_message ON parts (message_id);
+CREATE TEMP TABLE marked AS SELECT id, content, (SELECT line FROM events WHERE message_id = m.id
+  AND line LIKE '{"record": "admitted"%' ORDER BY events.id LIMIT 1) AS line FROM messages m
+  WHERE thinking IS NULL AND role = 'assistant';
+UPDATE messages SET thinking = (SELECT part_of('thinking', CAST(content AS BLOB), CAST(line AS BLOB)) FROM marked
+  WHERE marked.id = messages.id), content = (SELECT part_of('text', CAST(content AS BLOB), CAST(line AS BLOB))
+  FROM marked WHERE marked.id = messages.id) WHERE id IN (SELECT id FROM marked);
+DROP TABLE marked;
+INSERT INTO parts (message_id, kind, text) SELECT id, 'thinking', thinking FROM messages WHERE thinking != '';
+INSERT INTO parts (message_id, kind, text) SELECT id, 'text', content FROM messages WHERE content != '';
+CREATE TABLE new_messages (id INTEGER PRIMARY KEY, chat_id INTEGER NOT NULL REFERENCES chats (id), role TEXT NOT NULL,
+  created_at REAL NOT NULL, finish_reason TEXT, parent INTEGER REFERENCES messages (id), chosen INTEGER NOT NULL
+  DEFAULT 1, indexed INTEGER NOT NULL DEFAULT 0, model TEXT NOT NULL DEFAULT '');
+INSERT INTO new_messages SELECT id, chat_id, role, created_at, finish_reason, parent, chosen, indexed, model
+  FROM messages;
+DROP TABLE messages;
+ALTER TABLE new_messages RENAME TO messages;
+CREATE INDEX messages_of_chat ON messages (chat_id);
+CREATE INDEX messages_of_parent ON messages (parent);
+CREATE INDEX messages_to_index ON messages (id) WHERE indexed = 0;
+CREATE INDEX prompts ON messages (id) WHERE role = 'user';

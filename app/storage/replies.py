@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from specchat.app.storage.database import NOT_THE_FILE, StoreFile
+from specchat.app.storage.database import NOT_THE_FILE, StoreFile, text_in
 from specchat.engine import create_text, make_private
 
 T = TypeVar("T")
@@ -48,9 +48,8 @@ class FinishedReplies:
 
     def exchange(self, row: int) -> tuple[str, str]:
         """A reply's prompt, as it was typed, and the reply with its thinking; empty for an unknown row."""
-        reply = "coalesce(m.thinking, '') || m.content"
-        query = f"SELECT coalesce(p.content, ''), {reply} FROM messages m LEFT JOIN messages p ON p.id = m.parent"
-        found = self._file.read(f"{query} WHERE m.id = ?", (row,))
+        query = f"SELECT {text_in('m.parent')}, {text_in('m.id')} FROM messages m WHERE m.id = ?"
+        found = self._file.read(query, (row,))
         return found[0] if found else ("", "")
 
 

@@ -26,8 +26,8 @@ _ATTACHED = (
     " WHERE message_id = messages.id), '')"
 )
 """Names and texts of the attachments of a message."""
-_SAID = "coalesce(nullif(messages.thinking, '') || char(10), '') || messages.content"
-"""A message's thinking and text."""
+_SAID = "coalesce((SELECT group_concat(text, char(10)) FROM parts WHERE message_id = messages.id), '')"
+"""Thinking and text of a message."""
 _WORDS = 14
 """Length of an excerpt in words."""
 
@@ -60,18 +60,18 @@ class SearchIndex:
         """
         ended = "role = 'user' OR finish_reason IS NOT NULL OR created_at < ?"
         rows = self._file.read(
-            f"SELECT id, length(content), {_SAID}, {_ATTACHED} FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
+            f"SELECT id, {_SAID}, {_ATTACHED} FROM messages WHERE indexed = 0 AND ({ended}) LIMIT ?",
             (self._now() - ABANDONED_S, BATCH),
         )
         titles = self._file.read("SELECT -id, title FROM chats WHERE indexed = 0 LIMIT ?", (BATCH,))
         if rows or titles:
-            texts = [(row_id, said + attached) for row_id, _, said, attached in rows]
+            texts = [(row_id, said + attached) for row_id, said, attached in rows]
             with self._file.write() as db:
                 db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*texts, *titles])
                 # A reply that has grown since it was read stays marked.
                 db.executemany(
-                    "UPDATE messages SET indexed = 1 WHERE id = ? AND length(content) = ?",
-                    [(row_id, length) for row_id, length, *_ in rows],
+                    f"UPDATE messages SET indexed = 1 WHERE id = ? AND {_SAID} = ?",
+                    [(row_id, said) for row_id, said, _ in rows],
                 )
                 db.executemany(
                     "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",

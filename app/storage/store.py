@@ -6,12 +6,10 @@ without a finish reason in a reopened file was interrupted. Write-ahead logging 
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -19,11 +17,11 @@ from uuid import uuid4
 
 from specchat.app.errors import StoreError
 from specchat.app.paths import kept_folder
-from specchat.app.storage.attachments import PASTE, Attachment, AttachmentRows, UnsentRows
-from specchat.app.storage.database import StoreFile, storable
+from specchat.app.storage.attachments import COLUMNS, PASTE, Attachment, AttachmentRows, UnsentRows
+from specchat.app.storage.database import StoreFile, storable, text_in
 from specchat.app.storage.replies import FinishedReplies
 from specchat.app.storage.search_index import SearchIndex
-from specchat.engine import Admitted, Thinking, from_json, split_reply
+from specchat.engine import MessagePart, PartKind, message_parts, text_of
 
 _THINKING = {None: None, 0: False, 1: True}
 """Values of `Chat.thinking` by how they are stored; others are words, or numbers that stand for words."""
@@ -54,7 +52,8 @@ class StoredMessage:
 
     id: int
     role: str
-    content: str
+    parts: tuple[MessagePart, ...]
+    """Its text and its thinking, in order."""
     finish_reason: str | None = None
     """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still running."""
     parent: int | None = None
@@ -67,8 +66,16 @@ class StoredMessage:
     events: tuple[str, ...] = ()
     """Trace lines (`engine.to_json`) of the reply, in order; none if its tokens are unknown."""
     attachments: tuple[Attachment, ...] = ()
-    thinking: str | None = ""
-    """What a reply thought; None if that is in its content, with the marks of its `Admitted.thinking`."""
+
+    @property
+    def content(self) -> str:
+        """Its text without the thinking."""
+        return text_of(self.parts, PartKind.TEXT)
+
+    @property
+    def thinking(self) -> str:
+        """What a reply thought."""
+        return text_of(self.parts, PartKind.THINKING)
 
 
 class Store:
@@ -136,8 +143,8 @@ class Store:
     def prompts(self, at_most: int) -> list[str]:
         """The newest different prompts of all chats, oldest first, except prompts that refer to a paste."""
         rows = self._file.read(
-            "SELECT content, max(id) AS newest FROM (SELECT m.id, m.content FROM messages m JOIN chats c"
-            " ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
+            f"SELECT content, max(id) AS newest FROM (SELECT m.id, {text_in('m.id')} AS content FROM messages m"
+            " JOIN chats c ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
             " (SELECT 1 FROM attachments a WHERE a.message_id = m.id AND a.kind = ?) ORDER BY m.id DESC LIMIT ?)"
             " GROUP BY content ORDER BY newest",
             (PASTE, at_most),
@@ -156,34 +163,27 @@ class Store:
 
     def messages(self, chat_id: int, *, events: bool = True) -> list[StoredMessage]:
         """The messages of a chat, oldest first, with or without their trace lines."""
-        columns = "id, role, content, finish_reason, parent, chosen, model, thinking"
-        own = "SELECT id FROM messages WHERE chat_id = ?"
-        query = f"SELECT message_id, line FROM events WHERE message_id IN ({own}) ORDER BY id"
+        columns = "id, role, finish_reason, parent, chosen, model"
+        own = "WHERE message_id IN (SELECT id FROM messages WHERE chat_id = ?) ORDER BY id"
         lines: dict[int, list[str]] = defaultdict(list)
+        parts: dict[int, list[MessagePart]] = defaultdict(list)
         with self._file.lock:
             rows = self._file.read(f"SELECT {columns} FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
-            for row, line in self._file.read(query, (chat_id,)) if events else ():
+            for row, kind, text in self._file.read(f"SELECT message_id, kind, text FROM parts {own}", (chat_id,)):
+                parts[row].append(MessagePart(PartKind(kind) if kind in set(PartKind) else PartKind.TEXT, text))
+            for row, line in (
+                self._file.read(f"SELECT message_id, line FROM events {own}", (chat_id,)) if events else ()
+            ):
                 lines[row].append(line)
             attached = self.attachments.of_chat(chat_id)
-            marks = self._marks([row[0] for row in rows if row[-1] is None and row[1] == "assistant"])
-        messages = []
-        for id_, role, text, end, parent, chosen, model, thinking in rows:
-            thought, answer = split_reply(text, marks[id_]) if id_ in marks else (thinking or "", text)
-            told = end, parent, bool(chosen), model, tuple(lines[id_]), attached.get(id_, ())
-            messages.append(StoredMessage(id_, role, answer, *told, thought))
-        return messages
-
-    def _marks(self, rows: Sequence[int]) -> dict[int, Thinking]:
-        """Marks in the content of replies that were stored with their thinking in it, by row."""
-        first = "SELECT line FROM events WHERE message_id = value AND line LIKE ? ORDER BY id LIMIT 1"
-        query = f"SELECT value, ({first}) AS line FROM json_each(?) WHERE line IS NOT NULL"
-        found = {}
-        for row, text in self._file.read(query, ('{"record": "admitted"%', json.dumps(rows))) if rows else ():
-            with suppress(ValueError):
-                admitted = from_json(text)
-                if isinstance(admitted, Admitted) and admitted.thinking is not None:
-                    found[row] = admitted.thinking
-        return found
+        return [
+            StoredMessage(
+                *(row, role, tuple(parts[row]), end, parent, bool(chosen), model),
+                events=tuple(lines[row]),
+                attachments=attached.get(row, ()),
+            )
+            for row, role, end, parent, chosen, model in rows
+        ]
 
     def add_message(
         self,
@@ -210,26 +210,33 @@ class Store:
                 found = db.execute(f"SELECT coalesce(({existing}), ({last}))", (parent, chat_id, chat_id))
                 parent = found.fetchone()[0]
             row = db.execute(
-                "INSERT INTO messages (chat_id, role, content, created_at, parent, chosen, model, thinking)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, '')",
-                (chat_id, role, storable(content), at, parent, chosen, storable(model)),
+                "INSERT INTO messages (chat_id, role, created_at, parent, chosen, model) VALUES (?, ?, ?, ?, ?, ?)",
+                (chat_id, role, at, parent, chosen, storable(model)),
             )
+            self._append_parts(_row_id(row), message_parts(content))
             if chosen:
                 self.choose(_row_id(row))
             self.attachments.add(attachments, _row_id(row))
         return _row_id(row)
 
-    def append_rounds(self, message_id: int, text: str, lines: Iterable[str], thinking: str | None = "") -> None:
-        """Append text to the content of a reply and to its thinking, and trace lines to its events.
-
-        Thinking of None says that it is in the content, see `StoredMessage.thinking`.
-        """
+    def append_rounds(self, message_id: int, parts: Iterable[MessagePart], lines: Iterable[str]) -> None:
+        """Append what a reply says to its parts, and trace lines to its events."""
         events = [(message_id, storable(line)) for line in lines]
-        thought = None if thinking is None else storable(thinking)
         with self._file.write() as db:
-            change = "content = content || ?, thinking = thinking || ?, indexed = 0"
-            self._set_in_message(message_id, change, storable(text), thought)
+            self._set_in_message(message_id, "indexed = ?", 0)
+            self._append_parts(message_id, parts)
             db.executemany("INSERT INTO events (message_id, line) VALUES (?, ?)", events)
+
+    def _append_parts(self, message_id: int, parts: Iterable[MessagePart]) -> None:
+        """Append parts to a message; one of the same kind as its last part continues that."""
+        last = "SELECT max(id) FROM parts WHERE message_id = ?"
+        with self._file.write() as db:
+            for part in parts:
+                text = storable(part.text)
+                grown = f"UPDATE parts SET text = text || ? WHERE kind = ? AND id = ({last})"
+                if not db.execute(grown, (text, part.kind, message_id)).rowcount:
+                    new = "INSERT INTO parts (message_id, kind, text) VALUES (?, ?, ?)"
+                    db.execute(new, (message_id, part.kind, text))
 
     def finish_message(self, message_id: int, reason: str) -> None:
         """Mark a reply as ended."""
@@ -252,9 +259,9 @@ class Store:
 
     def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
         """Add a chat with copies of these messages, each following the one before it."""
-        columns = "role, content, thinking, created_at, finish_reason, model"
+        columns = "role, created_at, finish_reason, model"
         copy = f"INSERT INTO messages (chat_id, parent, {columns}) SELECT ?, ?, {columns} FROM messages WHERE id = ?"
-        events = "INSERT INTO events (message_id, line) SELECT ?, line FROM events WHERE message_id = ? ORDER BY id"
+        rows = "INSERT INTO {0} (message_id, {1}) SELECT ?, {1} FROM {0} WHERE message_id = ? ORDER BY id"
         with self._file.write() as db:
             chat = self.create_chat(title, system)
             parent: int | None = None
@@ -263,14 +270,14 @@ class Store:
                 if row.rowcount != 1:
                     raise StoreError(f"message {message_id} is not in {self.path}")
                 parent = _row_id(row)
-                db.execute(events, (parent, message_id))
-                self.attachments.copy(message_id, parent)
+                for table, copied in (("parts", "kind, text"), ("events", "line"), ("attachments", COLUMNS)):
+                    db.execute(rows.format(table, copied), (parent, message_id))
         return chat
 
     def take_back(self, message_id: int) -> None:
         """Remove a prompt without replies, or whose replies failed before their first token; others stay."""
-        failed = "SELECT id FROM messages WHERE parent = ? AND finish_reason = 'error' AND content = ''"
-        failed += " AND coalesce(thinking, '') = ''"
+        failed = "SELECT id FROM messages WHERE parent = ? AND finish_reason = 'error'"
+        failed += " AND id NOT IN (SELECT message_id FROM parts WHERE text != '')"
         unanswered = "role = 'user' AND NOT EXISTS (SELECT 1 FROM messages WHERE parent = ?)"
         with self._file.write() as db:
             for row in db.execute(failed, (message_id,)).fetchall():

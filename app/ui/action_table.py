@@ -9,7 +9,6 @@ from textual.binding import Binding
 
 from specchat.app.chat.exchange import FORMATS
 from specchat.app.settings.controls import CONTROLS
-from specchat.app.settings.settings import REJECTED
 
 COPIES = ("reply", "code", "chat", "thinking")
 ANYWHERE, CHAT, REPLAY = "", "chat", "replay"
@@ -78,18 +77,6 @@ class Action:
                 show = False
 
 
-_SIGNS = {"gamma": "N|auto", "drafter": "NAME", "temp": "T|auto", "top-k": "N|auto", "top-p": "P|auto",
-          "min-p": "P|auto", "repetition": "F|auto", "dry": "F|auto", "xtc": "P|auto", "seed": "N|off", "lenience": "L",
-          "max-tokens": "N",
-          "rejected": "|".join(REJECTED)}  # fmt: skip
-
-_CONTROLS = tuple(
-    Action(f"set-{control.command}", "controls.set", control.means, args=(control.command,),
-        slash=f"{control.command} {_SIGNS[control.command]}", needs=True)
-    for control in CONTROLS
-    if control.command in _SIGNS
-)  # fmt: skip
-
 _SETTINGS = (
     Action("context", "prompt.context", "context: size, use, what happens when full", place=CHAT, priority="alt+c",
         keys="c", title="Context", slash="context N|WHAT"),
@@ -114,16 +101,16 @@ _SETTINGS = (
 _MESSAGES = (
     Action("candidates", "candidates.command", "N replies to one prompt, to pick from", slash="candidates N PROMPT"),
     Action("several-replies", "candidates.begin", "2 to 8 replies to one prompt", place=CHAT, title="Several replies"),
-    Action("pick-reply", "candidates.show", "show the replies to one prompt again", place=CHAT, when="candidates.turns",
-        title="Pick a reply"),
+    Action("pick-reply", "candidates.show", "show the replies to one prompt again", place=CHAT,
+        when="candidates.prompts", title="Pick a reply"),
     Action("stop", "messages.stop", "stop the reply; its text is kept", place=CHAT, when="screen.stoppable",
         keys="escape", key_display="esc", footer=3, title="Stop"),
     Action("new", "chats.new", "begin an empty chat", place=CHAT, keys="ctrl+n", title="New chat", slash="new"),
     Action("messages", "messages.show", "messages: edit, another reply, continue, fork the chat, other versions",
         place=CHAT, priority="ctrl+e", label="edit", footer=10, title="Messages", slash="messages"),
     *(
-        Action(name, "messages.command", about, args=(name,), place=CHAT, when="screen.conversation.turns", title=title,
-            slash=f"{name} N")
+        Action(name, "messages.command", about, args=(name,), place=CHAT,
+            when="screen.conversation.prompts", title=title, slash=f"{name} N")
         for name, title, about in (
             ("edit", "Edit", "write another version of message N, or of the last one"),
             ("regenerate", "Regenerate", "another reply to message N"),
@@ -187,7 +174,7 @@ _READING = (
         keys="ctrl+g,f3", footer=13, title="Watch"),
     Action("details", "screen.inspection.toggle",
         "details of a reply: every token, its round and its times; a click on a token does too",
-        when="screen.conversation.turns", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
+        when="screen.conversation.prompts", priority="ctrl+l,f6", keys="i", key_display="^l", footer=12,
         title="Details of a reply"),
     Action("setup", "screen.widgets.panel.fold_setup",
         "models, device and memory in the panel: show or fold; a click does too", priority="f7", title="Setup"),
@@ -195,7 +182,7 @@ _READING = (
         priority="ctrl+y", keys="f11", label="side by side", title="Side by side"),
     Action("jump", "views.jump", "show a letter next to each visible message: press one to go there",
         keys="ctrl+right_square_bracket,apostrophe,alt+j"),
-    Action("export", "replies.export", "write the chat to a file", when="screen.conversation.turns", title="Export",
+    Action("export", "replies.export", "write the chat to a file", when="screen.conversation.prompts", title="Export",
         each=True, slash="export " + "|".join(FORMATS), needs=True),
 )  # fmt: skip
 
@@ -251,10 +238,15 @@ _APP = (
     Action("quit", "app.exit", "quit; everything is stored", title="Quit"),
 )  # fmt: skip
 
-ACTIONS = {
-    action.name: action
-    for action in (*_CONTROLS, *_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
-}  # fmt: skip
+_FIXED = (*_SETTINGS, *_MESSAGES, *_READING, *_DETAILS, *_REPLAY, *_APP)
+_CONTROLS = tuple(
+    Action(f"set-{each.command}", "controls.set", each.means, args=(each.command,),
+        slash=f"{each.command} {each.sign}", needs=True)
+    for each in CONTROLS
+    if each.command not in {action.command for action in _FIXED}
+)  # fmt: skip
+"""Commands of the controls that have no other one."""
+ACTIONS = {action.name: action for action in (*_CONTROLS, *_FIXED)}
 _EVERYDAY = ("new", "model", "system", "regenerate", "edit", "copy", "attach", "search", "export", "controls",
              "context", "theme", "help")  # fmt: skip
 SLASH_COMMANDS = tuple(

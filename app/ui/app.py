@@ -23,7 +23,8 @@ from textual.events import Key, Paste, TextSelected
 from textual.notifications import Notify
 from textual.screen import ModalScreen, Screen
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
+from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.settings import WATCH
@@ -253,20 +254,20 @@ class SpecChat(App[None]):
         self.actions.models.update()
         self.actions.chats.refresh()
 
-    def _observe(self, conversation: Conversation, turn: Turn, event: Event) -> None:
+    def _observe(self, conversation: Conversation, reply: Reply, event: Event) -> None:
         """Process an event of a reply, after the reply has."""
         if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
-            self._take_back(conversation, turn, event.message)
+            self._take_back(conversation, conversation.prompt_of(reply), event.message)
         elif isinstance(event, Finished) and event.reason is not FinishReason.CANCELLED:
             self.actions.views.after_reply()
             self.actions.chats.entitle(conversation)
 
-    def _take_back(self, conversation: Conversation, turn: Turn, why: str) -> None:
+    def _take_back(self, conversation: Conversation, prompt: Prompt | None, why: str) -> None:
         """Move the last prompt, if it failed before its first token, from the chat back into the composer."""
-        shown = conversation is self.chat_screen.conversation and turn is conversation.turns[-1]
-        if not shown or len(turn.replies) > 1 or turn.replies[0].has_text:
+        shown = conversation is self.chat_screen.conversation and prompt is conversation.prompts[-1]
+        if prompt is None or not shown or len(prompt.replies) > 1 or prompt.replies[0].has_text:
             return
-        self.requests.take_back(conversation, turn, self.chat_screen.writing.take_back([turn]))
+        self.requests.take_back(conversation, prompt, self.chat_screen.writing.take_back([prompt]))
         self.call_later(self.chat_screen.path_changed)
         say(self, why, "error")
 
@@ -304,8 +305,8 @@ class SpecChat(App[None]):
         messages, prompt, replies = self.actions.messages, self.actions.prompt, self.actions.replies
         does: dict[str, Callable[..., object]] = {
             "fork": messages.fork_token,
-            "version": lambda turn, of, step: (messages.show_reply if of else messages.show_version)(turn, step),
-            "attachment": lambda turn, place: prompt.open_attachment(turn.attachments[place]),
+            "version": lambda asked, of_reply, step: messages.show_sibling(asked.reply if of_reply else asked, step),
+            "attachment": lambda asked, place: prompt.open_attachment(asked.attachments[place]),
             "copy": lambda reply: self.copy_to_clipboard((reply.text or reply.thinking).strip()),
             "continue": partial(messages.on_reply, "continue"),
             "penalise": partial(messages.on_reply, "penalise"),

@@ -15,7 +15,7 @@ import psutil
 from benchmarks.interface.paced import TRACES
 from benchmarks.interface.running import ENTER, QUIT, Row, absorb, paced_app
 from specchat.app.storage.store import Store
-from specchat.engine import Finished, FinishReason, Round, read_trace, to_json
+from specchat.engine import Finished, FinishReason, Round, message_parts, read_trace, to_json
 from tests.terminal import Terminal
 
 TURNS, TOKENS = 200, 100_000
@@ -66,7 +66,7 @@ def write_chat(database: Path) -> None:
                 text, tokens = text + record.text, tokens + len(record.emitted)
                 lines.append(to_json(record))
             lines.append(to_json(Finished(f"turn-{turn}", FinishReason.EOS, "", "", 0.0)))
-            store.append_rounds(reply, text, lines)
+            store.append_rounds(reply, message_parts(text), lines)
             store.finish_message(reply, FinishReason.EOS.value)
 
 

@@ -27,7 +27,7 @@ class PassLayout(NamedTuple):
     """Facts about a pass that `slot_attention` cannot see in its arguments."""
 
     places: Sequence[int] = ()
-    """Places of the rows among the slots whose keys and values are given, if these are more than the rows."""
+    """Places of the rows among the slots whose keys and values are given, if there are more slots than rows."""
     causal: bool = False
     """Whether query i of T is known to attend to columns 0 to S - T + i, so that no mask is read."""
     folded: dict[int, int] | None = None
@@ -92,7 +92,7 @@ def slot_attention(
     batch, heads, length, size = query.shape
     groups = key.shape[1]
     attend_to = partial(torch.nn.functional.scaled_dot_product_attention, scale=scaling)
-    if layout.causal and _has_flash_attention(query, key, value):
+    if layout.causal and has_flash_attention(query, key, value):
         attention_mask, folded = causal_lower_right(length, key.shape[2]), query
         attend_to = partial(attend_to, enable_gqa=True)
     else:
@@ -107,7 +107,7 @@ def slot_attention(
     return out.reshape(batch, heads, length, -1).transpose(1, 2).contiguous(), None
 
 
-def _has_flash_attention(query: Tensor, key: Tensor, value: Tensor) -> bool:
+def has_flash_attention(query: Tensor, key: Tensor, value: Tensor) -> bool:
     """Whether the device has a flash attention kernel for these tensors, which reads no mask."""
     return can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True))
 

@@ -45,7 +45,7 @@ def attend(
 
     Args:
         query: [B, H, T, D].
-        keys: [slots, G, columns, D], H a multiple of G, with those of the new tokens.
+        keys: [slots, G, columns, D], H a multiple of G, with the keys of the new tokens.
         values: [slots, G, columns, Dv].
         visible: [B, 1, T, S], uint8, other than 0 where a query may attend to a column of the row's slot, itself at
             least. Rows that end beyond S are padding, whose results may be any numbers.

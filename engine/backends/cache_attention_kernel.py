@@ -39,7 +39,7 @@ def launch(
     *,
     processors: int,
 ) -> Tensor:
-    """As `engine.backends.cache_attention.attend`.
+    """Launch the kernel for `engine.backends.cache_attention.attend`.
 
     Args:
         query: and the others as there.

@@ -188,8 +188,8 @@ class CapturedPasses:
     def _compiled_or_plain(self, kind: Hashable, run: Callable[[], Sequence[Tensor]]) -> Sequence[Tensor]:
         """Results of `run`, whose layers may be compiled; without compilation from then on if that fails.
 
-        The first results of a kind of passes are compared with those of the modelling code. They are mostly of padding,
-        whose attention is to an empty cache: a fault of attention may be missed.
+        The first results of a kind of passes are compared with the results of the modelling code. They are mostly of
+        padding, whose attention is to an empty cache: a fault of attention may be missed.
         """
         if not self._compiled or (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
             return run()

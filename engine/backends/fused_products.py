@@ -72,7 +72,7 @@ def _is_product(node: Any) -> bool:
 
 
 def _replace(graph: Graph, nodes: list[Any], addend: Any) -> None:
-    """Replace nodes, which read each other only, from the result to the product; more than these are a gate."""
+    """Replace nodes, which read each other only, from the result to the product; more than two nodes are a gate."""
     node, product = nodes[0], nodes[-1]
     with graph.inserting_before(node):
         fused = graph.call_function(_MULTIPLY, (*product.args, addend, len(nodes) > 2))

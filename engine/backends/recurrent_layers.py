@@ -29,7 +29,7 @@ def record_states(network: nn.Module, layers: set[int]) -> set[int]:
         layers: indices of its layers with a recurrent state.
 
     Returns:
-        Those of them whose operator is not known, so that drafted tokens cannot be taken back.
+        The layers whose operator is not known, so that drafted tokens cannot be taken back.
     """
     known = set()
     for part in network.modules():

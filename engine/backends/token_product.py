@@ -66,7 +66,7 @@ def use_token_kernel(network: nn.Module) -> str | None:
     layers = [module for module in network.modules() if type(module) is nn.Linear]
     layers = [layer for layer in layers if gpu.has_triton(layer.weight.device)]
     for device, dtype in {(layer.weight.device, layer.weight.dtype) for layer in layers}:
-        if (reason := _fault(device, dtype)) is not None:
+        if (reason := kernel_fault(device, dtype)) is not None:
             return reason
     for layer in layers:
         layer.__class__ = TokenLinear  # the layer remains what others refer to
@@ -74,7 +74,7 @@ def use_token_kernel(network: nn.Module) -> str | None:
 
 
 @lru_cache
-def _fault(device: torch.device, dtype: torch.dtype) -> str | None:
+def kernel_fault(device: torch.device, dtype: torch.dtype) -> str | None:
     """Why the kernel cannot be used on a device; not every GPU and build of Triton supports it."""
     draw = torch.Generator().manual_seed(0)
     x, weight = (torch.randn(count, 600, generator=draw).to(dtype) for count in (1, 40))

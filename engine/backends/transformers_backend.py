@@ -162,7 +162,10 @@ class TransformersBackend(TensorBackend):
     def _prefill_states(
         self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
     ) -> Tensor | None:
-        """As `prefill`; rows of one length are read together, as padding would change a recurrent state."""
+        """Prefill a model with recurrent layers.
+
+        Rows of one length are read together, as padding would change a recurrent state.
+        """
         assert self.states
         tapped: dict[int, Tensor] = {}
         for length in sorted(set(lengths)):
@@ -292,7 +295,7 @@ class TransformersBackend(TensorBackend):
         tree_mask: TreeMask | TreePart | None = None,
     ) -> Any:
         """Run the model on tokens [B, T], or on what its first layer reads [B, T, d], written to columns [B, T]; for
-        chains these are the positions."""
+        chains the columns are the positions."""
         positions = columns if tree_mask is None else tree_mask.positions(columns)
         run = partial(
             model,

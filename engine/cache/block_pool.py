@@ -20,7 +20,7 @@ from specchat.engine.cache.state_store import StateStore
 from specchat.engine.errors import EngineError
 
 _MOST_BLOCKS = 1 << 16
-"""Of a pool: enough for 2 million tokens."""
+"""Largest number of blocks of a pool: enough for 2 million tokens."""
 _EVICTED = 16
 """Blocks are evicted in parts of a pool of this number, since leaves are searched for."""
 _STATES = 64
@@ -44,9 +44,9 @@ class BlockPool:
         """Blocks of every slot [slots, width]; 0 for none. Block 0 never holds a text."""
         self.stores: list[BlockStore] = []
         self.states: StateStore | None = None
-        """Of the target's recurrent layers."""
+        """States of the target's recurrent layers."""
         self.all_states: list[StateStore] = []
-        """Of the recurrent layers of all models; those of draft models may know less of a text."""
+        """States of the recurrent layers of all models; a draft model may know less of a text."""
         self._users = [1] * self.blocks
         self._free: list[int] = []
         self._held: list[list[int]] = [[] for _ in range(slots)]
@@ -54,7 +54,7 @@ class BlockPool:
         self._with_states: deque[tuple[Node, tuple[StateStore, int]]] = deque()
 
     def manage(self, memory: int) -> None:
-        """From now on slots have the blocks that their texts need; all blocks together take so many bytes.
+        """Give slots only the blocks that their texts need, of as many blocks as fit into `memory` bytes.
 
         Raises:
             EngineError: there is not enough memory for one text of all columns.
@@ -133,12 +133,12 @@ class BlockPool:
         return length
 
     def has_room(self, columns: int) -> bool:
-        """Whether a text of so many columns fits, if all texts that no slot uses are evicted."""
+        """Whether a text of `columns` columns fits, if all texts that no slot uses are evicted."""
         in_use = {block for held in self._held for block in held}
         return min(-(-columns // BLOCK), self.width) <= self.blocks - 1 - len(in_use)
 
     def reserve(self, slot: int, columns: int) -> bool:
-        """Let a slot have blocks for so many columns, evicting texts that no slot uses; whether it has them now."""
+        """Give a slot blocks for its first `columns` columns; whether it has them now. Unused texts are evicted."""
         held = self._held[slot]
         while len(held) < min(-(-columns // BLOCK), self.width):
             block = self._take()
@@ -149,7 +149,7 @@ class BlockPool:
         return True
 
     def trim(self, slot: int, columns: int) -> None:
-        """Free the blocks of a slot beyond so many columns."""
+        """Free the blocks of a slot beyond its first `columns` columns."""
         held = self._held[slot]
         while len(held) > -(-columns // BLOCK):
             self._drop(held.pop())
@@ -258,7 +258,7 @@ def _known(found: Sequence[tuple[Node, int]], states: StateStore) -> dict[int, A
 
 
 def as_array(tensor: Tensor) -> Any:
-    """On a CPU the memory of a tensor for numpy, which knows no bfloat16, of which a value is two bytes to it.
+    """The memory of a tensor on a CPU as an array of numpy, which gets bfloat16 as int16; else the tensor itself.
 
     Indexing of numpy takes a fraction of the time of torch's, which shares even a copy out among threads, and waits for
     one that another program keeps busy.
@@ -286,7 +286,7 @@ class BlockStore:
         pool.stores.append(self)
 
     def allocate(self, blocks: int) -> None:
-        """Have memory for so many blocks; what was stored is lost."""
+        """Allocate memory for `blocks` blocks; what was stored is lost."""
         raise NotImplementedError
 
     def copy(self, source: int, target: int, count: int) -> None:

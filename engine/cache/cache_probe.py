@@ -26,7 +26,7 @@ class HandedOut(Tensor):
     """Keys or values as a cache hands them out, which know who has looked at them."""
 
     plain: Tensor
-    """The same without this knowledge."""
+    """The tensor itself."""
     attended: bool
     """Whether they have come to our attention."""
     looked_at: bool
@@ -60,9 +60,9 @@ class CacheProbe:
 
     def __init__(self) -> None:
         self.shapes: dict[int, tuple[int, int, int, int]] = {}
-        """Of each layer (see `KVCache`)."""
+        """Shapes of keys and values of each layer (see `KVCache`)."""
         self.states: dict[Key, StateShape] = {}
-        """Of recurrent layers (see `RecurrentStates`)."""
+        """Shapes of the states of recurrent layers (see `RecurrentStates`)."""
         self._handed_out: list[HandedOut] = []
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
@@ -73,7 +73,7 @@ class CacheProbe:
         return keys, values
 
     def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002
-        """As `StatePass`."""
+        """True, as in `StatePass`."""
         return True
 
     def get_conv_state(self, *_: object, **__: object) -> None:

@@ -1,7 +1,7 @@
 """Texts whose cache is kept in files between runs: loading one takes a fraction of the time of reading it.
 
 A file has the content of every block of a text, and the text, after a checksum. Files are in a folder that is named by
-what they depend on, so that those of other models are not looked at.
+what they depend on, so that the files of other models are not read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.files import FILE_MODE, existing, make_folder, replacing
 
 MOST_BYTES = 1_000_000_000
-"""Of all files; the oldest ones go."""
+"""Largest size of all files together; the oldest ones are deleted."""
 SUFFIX = ".cache"
 _TOKENS = "tokens"
 _CHECKED = 4

@@ -28,7 +28,7 @@ Shapes = Sequence[tuple[int, int, int, int]]
 
 
 _UNRESERVED = {"flags": MAP_SHARED | MAP_ANONYMOUS | 0x4000} if sys.platform == "linux" else {}
-"""With `MAP_NORESERVE`, which Python has no name for."""
+"""Flags with `MAP_NORESERVE`, which Python has no name for."""
 
 
 def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> Tensor:
@@ -56,7 +56,7 @@ class LayerCache(BlockStore):
         device: of the tensors.
         dtype: of keys and values.
         states: of recurrent layers, if any.
-        pool: its blocks are those of the cache; a new one if None.
+        pool: of the cache's blocks; a new one if None.
 
     Raises:
         EngineError: there is too little memory.
@@ -209,8 +209,8 @@ class CacheView:
         slots: [B], the slot of each row, on the host.
         starts: [B], the first position each row writes, on the host.
         positions: [B, T], positions the pass writes, on the device.
-        gathers: whether the model's attention takes keys and values by row; else rows that are no neighbours get those
-            of all slots from the first to the last of them, uncopied.
+        gathers: whether the model's attention takes keys and values by row; else rows that are no neighbours get the
+            keys and values of all slots from the first to the last of them, uncopied.
     """
 
     is_compileable = False
@@ -227,7 +227,7 @@ class CacheView:
         places = [slot - min(slots) for slot in slots]
         scattered = places != list(range(len(slots)))
         self.places = places if scattered and not gathers else []
-        """Index of each row in the returned tensors, if these have more slots than the pass has rows."""
+        """Index of each row in the returned tensors, if the tensors have more slots than the pass has rows."""
         self._rows: slice | Tensor = self.slots if scattered and gathers else slice(min(slots), max(slots) + 1)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:

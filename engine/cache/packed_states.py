@@ -65,7 +65,7 @@ class PackedStates(StateStore):
         self.lengths = np.zeros(slots, np.int32)
         """Shortest length of each slot that is known; the kernels set it after a pass."""
         self.commits = np.zeros(slots, np.int32)
-        """The same after the running pass."""
+        """Shortest length of each slot that is known after the running pass."""
         self._before = taps - 1
         self._ends = [0] * slots
         """Longest length of each slot that is known."""
@@ -92,7 +92,7 @@ class PackedStates(StateStore):
         self._ends[slot] = self.lengths[slot] = 0
 
     def begin(self, slot: int, start: int, tokens: int, *, settled: int, prompt: bool = False) -> None:
-        """A pass over so many tokens of a slot continues from `start`; what later positions added is forgotten.
+        """Prepare a pass over `tokens` tokens of a slot from `start` on; what later positions added is forgotten.
 
         Args:
             settled: length below which no token is taken back after the pass.

@@ -14,7 +14,7 @@ from specchat.engine.cache.state_store import StateStore
 from specchat.engine.device.device import require_memory
 
 TYPES = {"f16": torch.float16, "q8": torch.int8}
-"""Of keys and values; `engine.config.CACHE_TYPES`."""
+"""Types of keys and values by their names in `engine.config.CACHE_TYPES`."""
 Attach = Callable[..., None]
 """Called with the tables of the pool [slots, width], keys and values, and the scales of both if they have some."""
 Move = Callable[[int, Sequence[int], int], None]
@@ -30,7 +30,7 @@ class PagedCache(LayerCache):
 
     In memory keys are [blocks, G, D, BLOCK]: attention computes the scores of neighbouring columns together.
     8-bit keys and values are codes with a scale per column and head, which costs attention one product per column; with
-    scales per 32 dimensions, or per dimension, as many greedy tokens differ from those of float16.
+    scales per 32 dimensions, or per dimension, as many greedy tokens differ from the ones with float16.
     Rolling back shortens a length (`SequenceState.cached`) and moves no data. Kernels read no column that a token does
     not see, so what is no number may stay after `clear`.
 
@@ -81,7 +81,7 @@ class PagedCache(LayerCache):
         self.connect(self._attach, self.move)
 
     def seen(self, layer: int, slots: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """As `KVCache.seen`."""
+        """Keys and values [B, G, length, D] of a layer in the first columns of slots [B]."""
         tables = torch.from_numpy(self.pool.tables)[slots, : -(-length // BLOCK)].long()
 
         def rows(stored: Tensor) -> Tensor:

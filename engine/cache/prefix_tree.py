@@ -25,7 +25,7 @@ class Node:
     block: int
     parent: Node | None
     children: dict[int, list[Node]] = field(default_factory=dict)
-    """By their first token."""
+    """Nodes by their first token."""
     used: int = 0
     """Time of last use; larger is more recent."""
     filled_by: str = ""

@@ -2,7 +2,7 @@
 
 A recurrent state cannot be cropped: the state after n tokens does not contain the one after n - 1. A pass over few
 tokens therefore stores the state after each of them. The round leaves `SequenceState.cached` at the last accepted
-token, and the next pass starts from the state of that length; those of rejected tokens are dropped. Nothing is
+token, and the next pass starts from the state of that length; states of rejected tokens are dropped. Nothing is
 computed again. States at the ends of prompts and replies stay as snapshots, from which another prompt with the
 same beginning continues.
 """
@@ -44,7 +44,7 @@ class StateShape(NamedTuple):
 Key = tuple[int, str]
 """Layer, and which of its states: "conv", the last inputs of its convolution [channels, kernel size]; "recurrent"."""
 State = Mapping[Key, Tensor]
-"""Of one row, after some length."""
+"""States of one row after some length."""
 
 
 class RecurrentStates(StateStore):
@@ -127,12 +127,12 @@ class _Layers:
 
     @property
     def conv_states(self) -> tuple[Tensor]:
-        """As `StatePass.get_conv_state`."""
+        """Result of `StatePass.get_conv_state`."""
         return (self.states.get_conv_state(self.layer),)
 
     @property
     def recurrent_states(self) -> tuple[Tensor]:
-        """As `StatePass.get_recurrent_state`."""
+        """Result of `StatePass.get_recurrent_state`."""
         return (self.states.get_recurrent_state(self.layer),)
 
 
@@ -156,7 +156,7 @@ class StatePass:
         self._records = tokens <= RECORDED
         self._handed: dict[Key, Tensor] = {}
         self._after: dict[Key, Callable[[int, int], Tensor]] = {}
-        """By state: the one of a row after so many tokens of the pass."""
+        """Functions that give a state, from the row and the number of tokens of the pass."""
         self._steps: list[Tensor] = []
 
     @contextmanager
@@ -178,7 +178,7 @@ class StatePass:
 
     @property
     def layers(self) -> _Layers:
-        """The same states by layer."""
+        """States by layer."""
         return _Layers(self)
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:  # noqa: ARG002
@@ -198,7 +198,7 @@ class StatePass:
         return inputs
 
     def update_recurrent_state(self, state: Tensor, layer_idx: int, **_: object) -> Tensor:
-        """The state [B, …] that the pass leaves; `stepwise` operators have stored those of the tokens before."""
+        """The state [B, …] that the pass leaves; `stepwise` operators have stored the states after earlier tokens."""
         key = layer_idx, "recurrent"
         states, dtype = [*self._steps] or [state], self._states.shapes[key].dtype
         self._steps.clear()
@@ -230,7 +230,7 @@ def stepwise(
 
     Args:
         whole: the operator over all tokens at once.
-        step: the operator over token t; its arguments are t, the state before (None at first), and those of `whole`.
+        step: the operator over token t; its arguments are t, the state before (None at first), and what `whole` gets.
     """
 
     def run(*args: object, **kwargs: object) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ class LayerView:
     is_compileable: ClassVar[bool] = False
 
     def update(self, key: Tensor, value: Tensor, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """Write keys and values [B, G, T, D]; return those of the rows [B, G, S, D], or of all slots."""
+        """Write keys and values [B, G, T, D]; return the keys and values of the rows [B, G, S, D], or of all slots."""
         return self._write(self.keys, key), self._write(self.values, value)
 
     def _write(self, stored: Tensor, new: Tensor) -> Tensor:
@@ -66,9 +66,9 @@ class StaticView:
         return LayerView(keys, values, self.slots, self.length, self.positions, self.whole)
 
     def update(self, key: Tensor, value: Tensor, layer_idx: int, *_: object, **__: object) -> tuple[Tensor, Tensor]:
-        """As `LayerView.update`, for layer `layer_idx`."""
+        """Write and return keys and values of layer `layer_idx` (`LayerView.update`)."""
         return self.layer(layer_idx).update(key, value)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """As `LayerView.get_seq_length`."""
+        """Tokens before this pass (`LayerView.get_seq_length`)."""
         return self.layer(layer_idx).get_seq_length()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from math import inf
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import torch
 
@@ -80,9 +80,9 @@ class GraphPool:
         if not self._capture:
             return run
         with _CAPTURE:
-            self._warm(run)
+            warm(run, self.device)
             try:
-                replay = self._captured(run)
+                replay = capture(run, self.device, self._pool)
             except RuntimeError as error:
                 self._replace_pool()
                 # An error inside a capture makes the end of the capture fail too: the first error is the reason.
@@ -102,31 +102,32 @@ class GraphPool:
             torch._C._cuda_releasePool(index, pool)
         self._pool = torch.cuda.graph_pool_handle()
 
-    def _warm(self, run: Callable[[], object]) -> None:
-        """Call twice outside of a graph, so that libraries initialise themselves."""
-        stream = _stream(self.device)
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):
-                run()
-        torch.cuda.current_stream().wait_stream(stream)
 
-    def _captured(self, run: Callable[[], T]) -> Callable[[], T]:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
-        try:
-            # thread_local: other threads may allocate during the capture.
-            with torch.cuda.graph(
-                graph, pool=self._pool, stream=_stream(self.device), capture_error_mode="thread_local"
-            ):
-                made = run()
-        finally:
-            torch.cuda.set_stream(stream)  # a capture that fails leaves its own
+def warm(run: Callable[[], object], device: torch.device) -> None:
+    """Call twice outside of a graph, so that libraries initialise themselves."""
+    stream = _stream(device)
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            run()
+    torch.cuda.current_stream().wait_stream(stream)
 
-        def replay() -> T:
-            graph.replay()
-            return made
 
-        return replay
+def capture(run: Callable[[], T], device: torch.device, pool: Any) -> Callable[[], T]:
+    """Capture a function as a CUDA graph in a memory pool; returns its replay."""
+    graph, before = torch.cuda.CUDAGraph(), torch.cuda.current_stream()
+    try:
+        # thread_local: other threads may allocate during the capture.
+        with torch.cuda.graph(graph, pool=pool, stream=_stream(device), capture_error_mode="thread_local"):
+            made = run()
+    finally:
+        torch.cuda.set_stream(before)  # a capture that fails leaves its own
+
+    def replay() -> T:
+        graph.replay()
+        return made
+
+    return replay
 
 
 @lru_cache

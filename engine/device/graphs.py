@@ -1,7 +1,7 @@
 """CUDA graphs: functions of tensors with fixed shapes, captured once and replayed; eager where they cannot be captured.
 
 Launching a small model's kernels one by one costs more than running them. A captured function reads its inputs from
-static tensors, so callers pass a signature that says how large these are; without capture the function is called with
+static tensors, so callers pass a signature with their sizes; without capture the function is called with
 the inputs as they are, and one function serves both. What is likely to be called is planned, and captured one graph at
 a time; no capture changes what a running text has.
 """
@@ -231,7 +231,7 @@ class _Numbers:
         self.send({name: self._initial[name] for name in self.sent if name in self._initial})
 
     def send(self, numbers: Mapping[str, ArrayLike]) -> None:
-        """Copy numbers [b, …] to the first rows; further rows get those of the first row.
+        """Copy numbers [b, …] to the first rows; further rows get the numbers of the first row.
 
         The copy does not wait: from pageable memory it is staged before the call returns (CUDA runtime API, "API
         synchronization behavior").

@@ -12,7 +12,7 @@ from pathlib import Path
 from specchat.engine.threads import JoinedThread
 
 _LIBRARIES = (("libtorch_global_deps.so", ctypes.RTLD_GLOBAL), ("libtorch_cpu.so", ctypes.RTLD_LOCAL))
-"""In torch's own order and modes (`torch._load_global_deps`)."""
+"""Libraries in torch's own order, with its modes (`torch._load_global_deps`)."""
 
 
 def preload_torch() -> None:

@@ -1,4 +1,4 @@
-"""CPU cores: how many this process may use, and one reserved for a thread other than those of the kernels."""
+"""CPU cores: how many this process may use, and one reserved for a thread that is none of the kernels' threads."""
 
 from __future__ import annotations
 

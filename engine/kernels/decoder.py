@@ -45,9 +45,8 @@ class Decoder:
 
         Args:
             tables: [slots, width], the blocks that hold the columns of each slot; may change between passes.
-            keys: float16 [blocks, key_heads, head_size, 32] per layer, without elements for layers that share those of
-                another one.
-                Or int8 codes, with scales.
+            keys: float16 [blocks, key_heads, head_size, 32] per layer, without elements for layers that
+                share the keys of another one. Or int8 codes, with scales.
             values: the same, [blocks, key_heads, 32, head_size].
             scales: of the keys and of the values, float32 [blocks, key_heads, 32, 1] per layer.
 

@@ -19,7 +19,7 @@ class LayerShape:
     key_heads: int
     head_size: int
     intermediate: int
-    """Of its MLP; unused by mixtures of experts."""
+    """Size of its MLP; unused by mixtures of experts."""
     source: int | None = None
     """Earlier layer whose keys and values it attends to, if it has none itself."""
     values_are_keys: bool = False
@@ -43,7 +43,7 @@ class DecoderShape:
     hidden: int
     heads: int
     key_heads: int
-    """This, `head_size` and `intermediate` are those of layers without a shape of their own."""
+    """Number of key heads; this, `head_size` and `intermediate` are for layers without a shape of their own."""
     head_size: int
     intermediate: int
     vocabulary: int
@@ -55,7 +55,7 @@ class DecoderShape:
     attention_cap: float = 0.0
     """c of c·tanh(score/c); 0 for none."""
     logit_cap: float = 0.0
-    """The same for logits."""
+    """c of c·tanh(logit/c); 0 for none."""
     embedding_scale: float = 1.0
     taps: int = 0
     """Inputs that a convolution of a recurrent layer reads, the token's own included."""
@@ -69,7 +69,7 @@ class DecoderShape:
     clusters_scored: int = 0
     """Clusters of the vocabulary that a token gets logits of."""
     delta_key_heads: int = 0
-    """Of gated delta nets; 0 if the recurrent layers are short convolutions."""
+    """Key heads of gated delta nets; 0 if the recurrent layers are short convolutions."""
     delta_value_heads: int = 0
     delta_key_size: int = 0
     delta_value_size: int = 0
@@ -81,7 +81,7 @@ class DecoderShape:
 
     @property
     def channels(self) -> int:
-        """Of the convolution of a recurrent layer."""
+        """Channels of the convolution of a recurrent layer."""
         keys, values = self.delta_widths
         return 2 * keys + values if values else self.hidden
 

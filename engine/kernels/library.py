@@ -54,7 +54,7 @@ class Library:
 
     @property
     def notice(self) -> str | None:
-        """Which instructions of this processor are not used, and why; None if all are."""
+        """The instructions of this processor that are not used, and why; None if all are used."""
         return self.c.sk_notice().decode() or None
 
     def _check(self, result: int | None, *_: object) -> int:

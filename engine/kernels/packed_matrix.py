@@ -30,7 +30,7 @@ class Format(IntEnum):
     Q8 = 2
     """Signed 8-bit codes, float16 scale per 32 (Q8_0, Q5_0)."""
     Q8_MINIMUM = 3
-    """As Q8, with a float16 minimum per 32 (Q5_1)."""
+    """Signed 8-bit codes, float16 scale and minimum per 32 (Q5_1)."""
     Q8_SUPER = 4
     """Signed 8-bit codes with the scales of Q4_SUPER (Q5_K)."""
     Q6_SUPER16 = 5

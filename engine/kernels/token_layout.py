@@ -42,7 +42,7 @@ class TokenLayout(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Iterable[tuple[int, int, int, int, Sequence[int]]]) -> TokenLayout:
-        """From slot, position, column, prefix and ancestors of each token."""
+        """Make a layout from slot, position, column, prefix and ancestors of each token."""
         slots, positions, columns, prefixes, ancestors = zip(*tokens, strict=True)
         offsets = list(accumulate(map(len, ancestors), initial=0))
         return cls(slots, positions, columns, prefixes, offsets, list(chain.from_iterable(ancestors)))

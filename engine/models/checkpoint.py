@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -125,6 +126,14 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise EngineError(f"{path} holds no JSON object: fetch the model again")
     return content
+
+
+def display_name(folder: Path) -> str:
+    """Display name of a model folder, without the hash or organisation that the store or the hub cache adds."""
+    folder = folder.absolute()
+    if folder.parent.name == "snapshots":  # models--organisation--name/snapshots/revision
+        folder = folder.parent.parent
+    return re.sub(r"-[0-9a-f]{16}$", "", folder.name.rpartition("--")[2])
 
 
 def has_weights(folder: Path) -> bool:

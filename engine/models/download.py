@@ -12,7 +12,7 @@ from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, Preset, hub_folder, is_hub_id
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, fetch_from_hub
 from specchat.engine.models.machine import has_gpu
-from specchat.engine.models.resolve import check_named, is_gguf, resolve
+from specchat.engine.models.resolve import check_named, resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
@@ -33,38 +33,34 @@ def downloads(config: EngineConfig) -> dict[str, int]:
 
 
 def pull(spec: str, store: ModelStore, progress: Progress) -> Path:
-    """Download what a load with default settings uses; returns the target's folder. Arguments and errors: `resolve`."""
-    config, preset = EngineConfig(spec, store.folder), PRESETS.get(spec)
+    """Download what a load with default settings uses; returns the target's folder.
+
+    Arguments and errors are those of `resolve` and of `Source.folder`.
+    """
+    config, preset, source = EngineConfig(spec, store.folder), PRESETS.get(spec), resolve(spec, store, progress)
     draft = preset.drafter(gpu=_on_gpu(config)) if preset else ""
     if is_hub_id(draft) and _is_absent(draft, store):
         store.find_or_build(
             hub_folder(draft), draft, lambda work: fetch_from_hub(draft, work / "model", progress), progress
         )
-    if preset and _takes_file(preset, config):
-        from specchat.engine.models.packed.find import packed_folder  # imports torch
-
-        folder = packed_folder(spec, "auto", store, progress)
-        assert folder is not None
-        return folder
-    return _prepared_gguf(spec, store, progress) if is_gguf(spec, store) else resolve(spec, store, progress)
-
-
-def _prepared_gguf(spec: str, store: ModelStore, progress: Progress) -> Path:
-    """Folder of a model that comes as a GGUF file, which is packed or kept for the kernels, else converted."""
-    import torch
-
+    takes_file = preset is not None and _takes_file(preset, config)
+    if not (takes_file or source.is_gguf):
+        return source.folder()
     from specchat.engine.kernels.library import KernelError, missing
     from specchat.engine.models.packed.decoder_description import OtherFamilyError
-    from specchat.engine.models.packed.find import gguf_file, packed_folder
+    from specchat.engine.models.packed.find import packed_folder  # imports torch
 
+    if takes_file:
+        return packed_folder(source, "auto")
     if missing() is not None:
-        return resolve(spec, store, progress)
-    if not torch.cuda.is_available():
-        with suppress(OtherFamilyError, KernelError):
-            packed_folder(spec, "auto", store, progress)
-            return resolve(spec, store, progress, weights=False)
-    gguf_file(spec, store, progress)
-    return resolve(spec, store, progress, weights=False)
+        return source.folder()
+    # The file is packed for the kernels, or kept where they do not run it.
+    with suppress(OtherFamilyError, KernelError):
+        if not has_gpu():
+            packed_folder(source, "auto")
+            return source.folder(weights=False)
+    source.file()
+    return source.folder(weights=False)
 
 
 def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:

@@ -14,7 +14,7 @@ from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.disk import folder_bytes
 from specchat.engine.models.hub import HUB_ID, cached_snapshot
 from specchat.engine.models.machine import Machine, Shortage, has_gpu
-from specchat.engine.models.resolve import gguf_of
+from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore, StoredModel
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import ignore_progress, size_text
@@ -153,10 +153,10 @@ def _used(spec: str, store: ModelStore) -> KnownModel:
     if path:
         size = path.stat().st_size
         try:
-            folder = store.find(gguf_of(spec, store, ignore_progress).name)
+            gguf = resolve(spec, store, ignore_progress).gguf()
         except EngineError as error:
             return KnownModel(spec, None, size, None, note=str(error))
-        return KnownModel(spec, folder, size, size)
+        return KnownModel(spec, store.find(gguf.name) if gguf else None, size, size)
     if HUB_ID.fullmatch(spec) and (cached := cached_snapshot(spec)) is not None:
         return KnownModel(spec, cached, folder_bytes(cached), _weights(cached))
     return KnownModel(spec, None, None, None, gone=not HUB_ID.fullmatch(spec))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, check, errors_as, first_line
-from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, read_json, tensor_names
+from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, display_name, read_json, tensor_names
 from specchat.engine.models.families import family_of
 from specchat.engine.models.model_config import model_config
 from specchat.engine.models.prepacked_linear import pack
@@ -249,14 +249,6 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
         if not overflows and (half or not computes_bfloat16(device)):
             return torch.float16
     return torch.bfloat16 if computes_bfloat16(device) else torch.float32
-
-
-def display_name(folder: Path) -> str:
-    """Display name of a model folder, without the hash or organisation that the store or the hub cache adds."""
-    folder = folder.absolute()
-    if folder.parent.name == "snapshots":  # models--organisation--name/snapshots/revision
-        folder = folder.parent.parent
-    return re.sub(r"-[0-9a-f]{16}$", "", folder.name.rpartition("--")[2])
 
 
 def load_tokenizer(folder: Path) -> PlainTokenizer:

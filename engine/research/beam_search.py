@@ -9,8 +9,8 @@ the limit of tokens, where the first N texts are complete as they are. Equally l
 then by token id.
 
 A draft is a beam search of the draft model over the next γ steps, with u = 2N texts per step. One target pass reads all
-of them as a token tree, and the search continues while its beams have been read. The first N of the u are those
-of a search of width N by the draft model, because other texts could displace them in a plain search of width u.
+of them as a token tree, and the search continues while its beams have been read. The first N of the u texts are the
+beams of a search of width N by the draft model, which other texts could displace in a plain search of width u.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _RECENT, _PROBE = 12, 48
 Text = tuple[int, ...]
 """Token ids after the prompt."""
 Beam = tuple[float, Text]
-"""Log-probability of a text, and the text."""
+"""A text with its log-probability, which comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +83,16 @@ class BeamSearch:
             EngineError: one is NaN.
         """
         self.steps += 1
-        going_on: list[Beam] = []
+        continuing: list[Beam] = []
         count = max(2, 1 + len(self.eos)) * self.width
         for rank, (score, text) in enumerate(_likeliest(self.beams, log_probs, count)):
             ended = text[-1] in self.eos
             if not ended and self.steps < self.limit:
-                going_on.append((score, text))
+                continuing.append((score, text))
             elif rank < self.width:
                 self.complete.append(Complete(text, score, score / self.steps, ended))
         self.complete = sorted(self.complete, key=lambda each: -each.score)[: self.width]
-        self.beams = going_on[: self.width]
+        self.beams = continuing[: self.width]
 
 
 def _likeliest(beams: Sequence[Beam], log_probs: Tensor, count: int) -> list[Beam]:
@@ -152,7 +152,7 @@ class TextTree:
         self.log_probs |= zip(texts, logits[:, : self._vocabulary].float().log_softmax(-1), strict=True)
 
     def keep(self, texts: Sequence[Text]) -> None:
-        """Drop all texts but the beginnings of these."""
+        """Drop all texts that are no beginnings of `texts`."""
         kept = [text for text in self._columns if any(each[: len(text)] == text for each in texts)]
         columns = [self._columns[text] for text in kept]
         gap = next((i for i, column in enumerate(columns) if column != i), None)

@@ -1,13 +1,13 @@
 """T5 (Raffel et al. 2020): checks of its folders, and its backend.
 
-The encoder reads the prompt, the source; the decoder writes the reply. A row's tokens are those of the source and then
-those of the reply, as for any model. The decoder's first input, its start token, replaces the source's last token, so
-that a round feeds it: the token at position p has column p + 1 of the cache. The columns before hold what the decoder
-attends to of the source.
+The encoder reads the prompt, the source; the decoder writes the reply. A row's tokens are the source and then the
+reply, as for any model. The decoder's first input, its start token, replaces the source's last token, so that a round
+feeds it: the token at position p has column p + 1 of the cache. The columns before it hold what the decoder attends to
+of the source.
 
 transformers' own layers make one position bias for all rows of a pass, from one number of tokens before it. Rows of
-different lengths need one each, and so do trees; the bias here is made from the positions of queries and keys. Numbers
-are those of the modelling code.
+different lengths need one each, and so do trees; the bias here is made from the positions of queries and keys. The
+modelling code computes the same numbers.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class EncoderDecoderBackend(TensorBackend):
         self._lengths = [1] * slots
         """Tokens of each slot's source; one where nothing has been read."""
         self._unread: dict[int, list[int]] = {}
-        """By slot, a source that is encoded in the row's first pass."""
+        """Sources that are encoded in the first pass of their row, by slot."""
         super().__init__(slots, _Penalties(start, slots, context, self.device), pool=None)
 
     @property
@@ -223,7 +223,7 @@ class EncoderDecoderBackend(TensorBackend):
         """Bias [B, H, T, S] of the decoder's attention: by distance, and -∞ where a query does not see a key.
 
         Args:
-            positions: [B, T], where tokens are fed, those of a tree one after the other.
+            positions: [B, T], where tokens are fed; tokens of a tree have one position after the other.
             known: [S], positions of the keys.
             first: [B, 1], position of each row's start token.
             tree: layout of the tokens; None for chains.
@@ -250,11 +250,11 @@ class _Cache(KVCache):
     """Cache whose column p + 1 belongs to position p."""
 
     def keep(self, slots: Tensor, starts: Tensor, path: Tensor) -> None:
-        """As `KVCache.keep`, for positions."""
+        """Move the accepted branch of a tree, as `KVCache.keep`, by positions."""
         super().keep(slots, starts + 1, path)
 
     def move(self, slot: int, sources: Sequence[int], target: int) -> None:
-        """As `KVCache.move`, for positions."""
+        """Copy columns, as `KVCache.move`, by positions."""
         super().move(slot, [position + 1 for position in sources], target + 1)
 
 

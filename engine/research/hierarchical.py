@@ -38,7 +38,7 @@ class _Chain:
 
     row: SequenceState
     place: int
-    """Of the row in the batch."""
+    """Index of the row in the batch."""
     length: int
     """Tokens that are wanted."""
     u: NDArray[np.float64]
@@ -64,7 +64,7 @@ class HierarchicalDrafter(Drafter):
         self._suffix, self._penalties, self._vocabulary = suffix, target.penalties, target.vocabulary
 
     def admit(self, row: SequenceState) -> RowProfile:
-        """A row starts with both."""
+        """Start the row in both."""
         self._cache.admit(row)
         self._suffix.admit(row)
         return RowProfile()
@@ -102,7 +102,7 @@ class HierarchicalDrafter(Drafter):
         self._cache.on_accepted(row, emitted)
 
     def release(self, row: SequenceState) -> None:
-        """From both."""
+        """End the row in both."""
         self._cache.release(row)
         self._suffix.release(row)
 

@@ -53,15 +53,15 @@ class MergedDrafter(Drafter):
         """The first draft model that has a token, apart for the first position."""
         self.profile = DrafterProfile(buckets, {bucket: LATER_RATE for bucket in buckets if bucket % count})
         self._drafted: dict[str, list[list[int]]] = {}
-        """By request, the chains being verified."""
+        """Chains that are being verified, by request."""
 
     @property
     def graph_bytes(self) -> int:  # type: ignore[override]
-        """Memory of distributions, those of the first draft model not counted again."""
+        """Memory of distributions, except the first draft model's, which its own drafter counts."""
         return sum(member.steps.graph_bytes for member in self._members[1:])
 
     def admit(self, row: SequenceState) -> RowProfile:
-        """A row starts with all of them."""
+        """Start the row in all of them."""
         for member in self._members:
             member.cache.admit(row)
         if self._grows(row):
@@ -176,7 +176,7 @@ class MergedDrafter(Drafter):
 
 
 def shares(positions: int, models: int) -> list[int]:
-    """Tokens that each draft model drafts: the first for all positions, the others as far as a pass has room for them.
+    """Tokens that each draft model drafts: the first for all positions, the others for as many as a pass has room for.
 
     Args:
         positions: at most `LONGEST`.
@@ -187,7 +187,7 @@ def shares(positions: int, models: int) -> list[int]:
 
 
 def _orders(rows: Sequence[SequenceState], positions: int, models: int) -> list[list[list[int]]]:
-    """By row and position, a random order of the draft models."""
+    """A random order of the draft models for each row and position."""
     u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.ORDER, positions * models)
     orders: list[list[list[int]]] = u.reshape(len(rows), positions, models).argsort(axis=-1).tolist()
     return orders
@@ -195,7 +195,7 @@ def _orders(rows: Sequence[SequenceState], positions: int, models: int) -> list[
 
 @dataclass(frozen=True, slots=True)
 class PrefixTree:
-    """Chains that were merged; those of the first chain are its first tokens."""
+    """Tree of merged chains, whose first tokens are the first chain."""
 
     tokens: list[int]
     """[K]"""
@@ -235,7 +235,7 @@ class PrefixTree:
 
         Args:
             orders: by position, the chains in the order in which their tokens are tried there.
-            first: by chain, where the distributions have that of its first token; those of further ones follow.
+            first: by chain, index of its first token's distribution; distributions of its further tokens follow.
         """
         tests: list[list[Candidate]] = [[] for _ in range(len(self.tokens) + 1)]
         for place, order in enumerate(orders):

@@ -98,7 +98,7 @@ class NGramDrafter(TextDrafter[NGramPredictor]):
     """A token's bucket is the order of the n-gram that predicted it."""
     predictor = NGramPredictor
     chunk = 2048
-    """Some 25 ms."""
+    """Takes some 25 ms."""
 
 
 class CopyDrafter(TextDrafter[CopyPredictor]):
@@ -109,7 +109,7 @@ class CopyDrafter(TextDrafter[CopyPredictor]):
     """A token's bucket is the length of the match."""
     predictor = CopyPredictor
     chunk = 4096
-    """Some 10 ms."""
+    """Takes some 10 ms."""
 
 
 def build(context: BuildContext, name: str) -> NGramDrafter | CopyDrafter:

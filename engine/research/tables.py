@@ -58,7 +58,7 @@ class Counts:
         return order[self.single[order] > 0]
 
     def check(self) -> None:
-        """Check that these are counts.
+        """Check that the tables are counts of a text.
 
         Raises:
             ValueError: they are not.

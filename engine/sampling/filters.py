@@ -20,7 +20,7 @@ _GROUP = 32
 _HALF = 16
 _BINS = 1 << _HALF
 _WEIGHT_BITS = 44
-"""Of a weight of 1; the weights of 2¹⁸ numbers fit into 63 bits."""
+"""Bits of a weight of 1; the weights of 2¹⁸ numbers fit into 63 bits."""
 
 
 def filtered(scaled: Tensor, rows: SamplingRows) -> Tensor:
@@ -37,7 +37,7 @@ class _Filters(NamedTuple):
     top_p: Tensor
     log_min_p: Tensor
     flags: SamplingFlags
-    """Of the batch that the positions are from."""
+    """Flags of the batch that the positions are from."""
 
     @classmethod
     def of(cls, rows: SamplingRows, positions: int) -> _Filters:
@@ -63,7 +63,7 @@ class _Filters(NamedTuple):
 
 
 def _filtered_by_head(scaled: Tensor, filters: _Filters) -> Tensor:
-    """As `_filtered_whole`, from only the largest logits of positions whose kept tokens are all among them.
+    """Result of `_filtered_whole`, from only the largest logits of positions whose kept tokens are all among them.
 
     Batch-invariant: the choice depends only on a position's own logits and settings.
     """
@@ -76,7 +76,7 @@ def _filtered_by_head(scaled: Tensor, filters: _Filters) -> Tensor:
     probabilities = torch.zeros_like(scaled).scatter_(-1, tokens, values.where(kept, -torch.inf).softmax(-1))
     if values.shape[-1] == scaled.shape[-1]:
         return probabilities
-    unknown = (filters.top_k > values.shape[-1]) & (filters.top_p < 1)  # top-p depends on more logits than these
+    unknown = (filters.top_k > values.shape[-1]) & (filters.top_p < 1)  # top-p depends on more logits than the head
     beyond = kept[:, -1] | unknown.squeeze(-1)
     if not filters.flags.all_filtered:
         plain = ((filters.top_k == 0) & (filters.top_p >= 1) & filters.log_min_p.isneginf()).squeeze(-1)

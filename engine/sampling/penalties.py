@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
-from specchat.engine.sampling.dry import Repetitions
+from specchat.engine.sampling.dry import dry_penalties
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -35,8 +35,6 @@ class Penalties:
         self._owners: list[SequenceState | None] = [None] * slots
         self._known = [0] * slots
         self._tokens: Tensor | None = None
-        self._repetitions: dict[int, Repetitions] = {}
-        """By slot, for sequences that use DRY."""
 
     @torch.inference_mode()
     def of(self, rows: Sequence[SequenceState], *, drafts: bool = False) -> Adjustment | None:
@@ -70,15 +68,8 @@ class Penalties:
             repetition=penalty("repetition_penalty", 1.0, everything, torch.zeros_like(lengths), lengths),
             presence=penalty("presence_penalty", 0.0, *reply),
             frequency=penalty("frequency_penalty", 0.0, *reply),
-            dry=[(at, self._repetitions_of(row)) for at, row in enumerate(mine) if row.request.sampling.dry],
+            dry=[(at, row) for at, row in enumerate(mine) if row.request.sampling.dry],
         )
-
-    def _repetitions_of(self, row: SequenceState) -> Repetitions:
-        """The repetitions of a row, which are kept until another one has its slot."""
-        found = self._repetitions.get(row.slot)
-        if found is None or found.row is not row:
-            found = self._repetitions[row.slot] = Repetitions(row)
-        return found
 
     def _catch_up(self, rows: Sequence[SequenceState]) -> Tensor:
         """Token table [slots, columns], int64, updated with all tokens of these rows."""
@@ -124,16 +115,16 @@ class Adjustment:
     repetition: _Penalty | None
     presence: _Penalty | None
     frequency: _Penalty | None
-    dry: Sequence[tuple[int, Repetitions]] = ()
-    """Of those of the M rows that use it."""
+    dry: Sequence[tuple[int, SequenceState]] = ()
+    """The rows that use DRY, with their place among the M rows."""
 
     @torch.inference_mode()
     def apply(self, logits: Tensor, drafted: Tensor, inside: Tensor | None = None, *, first: int = 0) -> Tensor:
         """Apply bias and penalties to the target's logits of a round, or to the logits of one draft step.
 
         Args:
-            logits: [B, T, V], any float dtype; not changed. Those of the target are after each node of a tree; those of
-                drafts for the positions `first` to first + T - 1 of a chain.
+            logits: [B, T, V], any float dtype; not changed. Logits of the target are after each node of a tree; logits
+                of drafts for the positions `first` to first + T - 1 of a chain.
             drafted: [B, K], int64: the tokens drafted so far.
             inside: `TreeMask.inside` [B, T, T], T = K + 1, of the target's pass; None for a draft step.
             first: draft position of the first logits, at most K.
@@ -173,12 +164,12 @@ class Adjustment:
         places: list[tuple[int, int, int]] = []
         values: list[float] = []
         tokens, ancestors = drafted.tolist(), before.tolist()
-        for row, repetitions in self.dry:
+        for at, row in self.dry:
             parents = [
-                max((k for k in range(node) if own[k]), default=-1) + 1 for node, own in enumerate(ancestors[row][1:])
+                max((k for k in range(node) if own[k]), default=-1) + 1 for node, own in enumerate(ancestors[at][1:])
             ]
-            for node, found in enumerate(repetitions.penalties(tokens[row], parents)):
-                places += [(row, node, token) for token in found]
+            for node, found in enumerate(dry_penalties(row, tokens[at], parents)):
+                places += [(at, node, token) for token in found]
                 values += found.values()
         if places:
             index = to_device(places, mine.device).T

@@ -23,7 +23,7 @@ _MASK = (1 << 64) - 1
 
 
 class Stream(IntEnum):
-    """Purpose of a draw; each has its own stream. Numbers are those of rounds; in `LAST` and `XTC` they are positions
+    """Purpose of a draw; each has its own stream. The numbers are round numbers; in `LAST` and `XTC` they are positions
     of the text, so that these draws do not depend on drafts."""
 
     DRAFT = 1
@@ -58,7 +58,7 @@ def uniforms(seeds: Sequence[int], numbers: Sequence[int], stream: Stream, count
 
 
 def token_uniforms(seeds: Sequence[int], starts: Sequence[int], count: int) -> NDArray[np.float64]:
-    """Uniform draws [B, count] of the tokens at so many positions of each row's text, from `starts` [B] on."""
+    """Uniform draws [B, count] of the tokens at `count` positions of each row's text, from `starts` [B] on."""
     numbers = [start + i for start in starts for i in range(count)]
     return uniforms([seed for seed in seeds for _ in range(count)], numbers, Stream.LAST, 1).reshape(-1, count)
 

@@ -20,7 +20,7 @@ _SMALL_TOP_K = 64
 
 
 class SamplingFlags(NamedTuple):
-    """Which sampling settings the rows of a batch use, known on the host."""
+    """Flags for the sampling settings that the rows of a batch use, known on the host."""
 
     lenient: bool
     """Whether any row has a lenience below 1."""
@@ -53,7 +53,7 @@ class SamplingFlags(NamedTuple):
         )
 
     def coarse(self, rows: int) -> SamplingFlags:
-        """The most specific flags among `coarse_flags` that cover these, for a graph of `rows` rows."""
+        """The most specific flags among `coarse_flags` that cover this batch, for a graph of `rows` rows."""
         greedy, plain, small, _ = coarse_flags(rows)
         if self.lenient or self.any_xtc:
             return ANY
@@ -65,7 +65,7 @@ class SamplingFlags(NamedTuple):
 
     @property
     def strict(self) -> SamplingFlags:
-        """The same without lenience, which does not apply to drafts."""
+        """Flags without lenience, which does not apply to drafts."""
         return self._replace(lenient=False)
 
 

@@ -29,7 +29,7 @@ def threshold(sampling: Sampling, seed: int, position: int) -> float:
 
 
 def thresholds(rows: Sequence[SequenceState], depths: Iterable[Sequence[int]], width: int) -> NDArray[np.float64]:
-    """Thresholds [B, T] after each row's text and so many drafted tokens (`depths`), padded to T = `width`."""
+    """Thresholds [B, T] after each row's text and `depths` drafted tokens, padded to T = `width`."""
     found = np.full((len(rows), width), OFF)
     for row, own, deep in zip(rows, found, depths, strict=True):
         if row.request.sampling.xtc:

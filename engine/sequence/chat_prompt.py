@@ -9,11 +9,10 @@ from itertools import groupby
 from typing import Any
 
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.request import Message, Request
+from specchat.engine.request import Message, MessagePart, PartKind, Request
 from specchat.engine.sequence.marks import encode_separated, separate
 from specchat.engine.sequence.template import render
-from specchat.engine.sequence.template_traits import as_parts, thinking_variables, traits_of
-from specchat.engine.sequence.thinking import turn_of
+from specchat.engine.sequence.template_traits import as_parts, thinking_variables, traits_of, turn_of
 
 _END = "\ufdd1"
 """A noncharacter of Unicode, put at the end of a message that the reply continues."""
@@ -54,8 +53,8 @@ def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, o
     """The prompt up to where the reply begins or continues."""
     *before, last = messages
     if continues := last.role == "assistant":
-        field = "content" if last.content or not last.thinking else "thinking"
-        last = replace(last, **{field: getattr(last, field) + _END})
+        *said, final = last.parts or (MessagePart(PartKind.TEXT, ""),)
+        last = Message(last.role, parts=(*said, replace(final, text=final.text + _END)))
     turns = [separate(turn_of(message, tokenizer.chat_template), tokenizer) for message in (*before, last)]
     if traits_of(tokenizer).parts:
         turns = list(map(as_parts, turns))
@@ -94,7 +93,7 @@ def _without_system(messages: Sequence[Message]) -> tuple[Message, ...]:
         if message.role == "system":
             before.append(message.content)
         elif message.role == "user" and before:
-            result.append(replace(message, content=_GAP.join([*before, message.content])))
+            result.append(Message("user", _GAP.join([*before, message.content])))
             before = []
         else:
             result.append(message)
@@ -106,13 +105,13 @@ def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
     filled = [message for message in messages if message.content.strip() or message.thinking]
     groups = (list(group) for _, group in groupby(filled, key=lambda message: message.role))
     return tuple(
-        Message(same[0].role, *(_GAP.join(filter(None, parts)) for parts in zip(*map(_parts, same), strict=True)))
+        Message(
+            same[0].role,
+            _GAP.join(filter(None, (each.content for each in same))),
+            _GAP.join(filter(None, (each.thinking for each in same))),
+        )
         for same in groups
     )
-
-
-def _parts(message: Message) -> tuple[str, str]:
-    return message.content, message.thinking
 
 
 def _sentence(messages: Sequence[Message], tokenizer: Any, reason: str) -> str:

@@ -99,7 +99,7 @@ def plain_template(messages: Sequence[Message]) -> str:
 
 
 def stops_of(request: Request, tokenizer: Any) -> tuple[str, ...]:
-    """Texts that end the reply: those of the request, and the labels of the plain template where that is used."""
+    """Texts that end the reply: the request's stop strings, and the labels of the plain template where that is used."""
     plain = bool(request.messages) and not tokenizer.chat_template
     return (*request.stop, *(f"\n{role}:" for role in _ROLES if plain))
 

@@ -24,11 +24,11 @@ class Repetition:
     def __init__(self) -> None:
         periods = np.arange(1, LONGEST_PERIOD + 1)
         self._needed = np.maximum(TIMES * periods, LEAST) - periods
-        """By period, `_equal` of the shortest repetition."""
+        """Value of `_equal` at which a period is a repetition, by period."""
         self._recent: NDArray[np.int64] = np.full(LONGEST_PERIOD, -1)
         """The last tokens, the newest first; -1 before the reply."""
         self._equal = np.zeros(LONGEST_PERIOD, dtype=np.int64)
-        """By period, the number of last tokens that equal those one period before."""
+        """Number of last tokens that equal the tokens one period before, by period."""
 
     def add(self, token: int) -> bool:
         """Add a token; whether the reply repeats itself now."""

@@ -96,7 +96,7 @@ class Scheduler:
         self.rows = sorted((*self.rows, row), key=lambda each: each.slot)
 
     def attach(self, row: SequenceState) -> None:
-        """Let a row continue from the prefix in its blocks, as far as the target's cache knows it."""
+        """Let a row continue from the part of the prefix in its blocks that the target's cache knows."""
         row.cached = self._stored[row.slot] = self._cache.attach(row.slot, row.cached)
 
     def longer_prefix(self, row: SequenceState) -> bool:
@@ -112,7 +112,7 @@ class Scheduler:
         row.waits, row.cached = True, 0
 
     def resume(self, row: SequenceState) -> bool:
-        """Give a suspended row the blocks that its text needs, those of its longest known prefix first.
+        """Give a suspended row the blocks that its text needs, first the blocks of its longest known prefix.
 
         Returns:
             Whether there are enough.

@@ -86,7 +86,7 @@ class SequenceState:
         return self.request.gamma is None and self.drafter != NO_DRAFTER and not self.steady
 
     def measure_room(self, context: int) -> None:
-        """Set `left` and `room`, the requested γ limited by that, for a context of so many tokens."""
+        """Set `left` and `room`, the requested γ limited by that, for a context of `context` tokens."""
         self.left = min(context - len(self.tokens), self.request.max_tokens - self.emitted)
         free = MAX_GAMMA if self.adaptive else DEFAULT_GAMMA
         requested = free if self.request.gamma is None else self.request.gamma

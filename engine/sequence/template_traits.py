@@ -1,13 +1,14 @@
-"""What a chat template accepts, found by rendering small conversations with it."""
+"""What a chat template accepts, and how it reads thinking: found in its text, or by rendering small conversations."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from specchat.engine.request import THINKING_BUDGETS, THINKING_LEVELS, THINKING_MODES
+from specchat.engine.request import THINKING_BUDGETS, THINKING_LEVELS, THINKING_MODES, Message
 from specchat.engine.sequence.template import default_template, render
 
 ON, OFF = "on", "off"
@@ -28,6 +29,12 @@ _SAME: Mapping[object, tuple[str, ...]] = MappingProxyType({
 """Values of `Request.thinking` that templates have different words for."""
 _BUDGET = "thinking_budget"
 """Variable with the most tokens of thinking: of Seed-OSS."""
+_SLASH_COMMAND = re.compile(r"['\"](/[A-Za-z]\w*)['\"]")
+_FIELDS = ("reasoning_content", "reasoning", "thinking", "thought", "tool_plan")
+"""Fields of a message that templates read the thinking from: of most; of Kimi K3; of gpt-oss; of Apriel; of Cohere."""
+_FIELD = re.compile(rf"\b({'|'.join(_FIELDS)})\b")
+_PART = re.compile(r"type['\"]?\]?\s*==\s*['\"](thinking|thoughts)['\"]")
+"""A template's test for a part of a message that is thinking, of Ministral and of Apertus."""
 _NEEDLE, _UNKNOWN = "needle-7f3a", "unknown-7f3a"
 _QUESTION = ({"role": "user", "content": _NEEDLE},)
 
@@ -55,6 +62,31 @@ def thinking_variables(tokenizer: Any, value: bool | str | None) -> Mapping[str,
     """Template variables for `Request.thinking`; none for a value that the template does not know."""
     known = {} if value is None else thinking_values(tokenizer)
     return next((known[word] for word in _SAME.get(value, (str(value),)) if word in known), {})
+
+
+def words_of(chat_template: Any) -> tuple[str, ...]:
+    """Slash commands that a template searches the conversation for, such as SmolLM3's `/no_think`."""
+    return tuple(dict.fromkeys(_SLASH_COMMAND.findall(default_template(chat_template))))
+
+
+def turn_of(message: Message, chat_template: Any) -> dict[str, object]:
+    """A message as argument of a chat template, with its thinking where the template looks for it.
+
+    The template keeps or drops the thinking of earlier replies as its model was trained.
+    """
+    turn: dict[str, object] = {"role": message.role, "content": message.content}
+    if not message.thinking:
+        return turn
+    template = default_template(chat_template)
+    names = dict.fromkeys(_FIELD.findall(template), message.thinking)
+    part = None if "reasoning_content" in names else _PART.search(template)
+    if part is None:
+        return turn | names
+    if part[1] == "thinking":
+        said = [{"type": "text", "text": message.content}] if message.content else []
+        return turn | {"content": [{"type": "thinking", "thinking": message.thinking}, *said]}
+    said = [{"type": "response", "text": message.content}] if message.content else []
+    return turn | {"content": {"blocks": [{"type": "thoughts", "text": message.thinking}, *said]}}
 
 
 def as_parts(turn: Mapping[str, object]) -> dict[str, object]:

@@ -22,7 +22,7 @@ class Metrics:
         self.rounds = 0
         """Rounds so far; each is one target pass."""
         self.tested = 0
-        """Tested positions, without those after a rejection. A position of a tree counts once, whatever the number of
+        """Tested positions, which end at the first rejection. A position of a tree counts once, whatever the number of
         tokens tested for it."""
         self.accepted = 0
         self.rejected = 0

@@ -82,7 +82,7 @@ class Baseline:
         if isinstance(record, Ready):
             self._passes.warm = record.plain_s
             return
-        if record.observed:  # its times are those of the stream
+        if record.observed:  # its times are times of the stream
             return
         batch = self._batch
         if record.request_id in batch or any(other.verify_s != record.verify_s for other in batch.values()):

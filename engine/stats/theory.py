@@ -42,7 +42,7 @@ def speedup(alpha: float, gamma: int, c: float) -> float:
 
 
 def operations(alpha: float, gamma: int) -> float:
-    """Arithmetic operations of the target per token, over those of plain decoding (Theorem 3.11 with ĉ = 0)."""
+    """Arithmetic operations of the target per token, relative to plain decoding (Theorem 3.11 with ĉ = 0)."""
     return (gamma + 1) / expected_tokens(alpha, gamma)
 
 

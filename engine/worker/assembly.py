@@ -25,7 +25,7 @@ from specchat.engine.drafters.head.folder import LoadedHead, find_head
 from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.catalog import PRESETS, is_hub_id
 from specchat.engine.models.packed.load import Model, PackedModel
-from specchat.engine.models.resolve import converted, gguf_of, resolve
+from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
@@ -170,10 +170,9 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
     try:
         if is_hub_id(draft):
             return load_part(draft, model, store, progress), []
-        if runs_preset_file(config.target, config, model.device):
-            folder = converted(gguf_of(config.target, store, progress), store, progress, weights=False)
-        else:
-            folder = resolve(config.target, store, progress, weights=False)
+        source = resolve(config.target, store, progress)
+        gguf = source.gguf() if runs_preset_file(config.target, config, model.device) else None
+        folder = source.converted(gguf, weights=False) if gguf else source.folder(weights=False)
         return load_own_part(folder, model), []
     except EngineError as error:
         return {}, [f"{error}. Until then drafts come from repeated text alone"]

@@ -25,7 +25,7 @@ class Drafters(Mapping[str, Drafter]):
         """The drafters that have been built."""
         self._warm = False
         self.step_seconds: dict[str, float] = {}
-        """Time of a draft step for one row, by drafter, as far as it could be measured while warming up."""
+        """Seconds of a draft step for one row, by drafter; only of drafters that could be timed while warming up."""
 
     def build(self) -> None:
         """Build all that do not wait for a request."""
@@ -34,7 +34,7 @@ class Drafters(Mapping[str, Drafter]):
                 self[name]
 
     def warm_up(self) -> None:
-        """Warm up all that have been built, and from now on every drafter when it is built."""
+        """Warm up all that have been built; each drafter that is built later is warmed up when it is built."""
         self._warm = True
         for name, drafter in self.built.items():
             self._warm_up(name, drafter)

@@ -18,13 +18,11 @@ from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.catalog import PRESETS
 from specchat.engine.models.encoder_decoder import check_same_kind
-from specchat.engine.models.families import family_of_gguf
-from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.load import LoadedModel, load_tokenizer, pick_dtype, shared, shared_model, stated_ends
+from specchat.engine.models.formats import CODES, PACKED, PLAIN, load
+from specchat.engine.models.load import load_tokenizer, stated_ends
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
-from specchat.engine.models.packed.find import gguf_file, packed_folder
-from specchat.engine.models.packed.load import Model, PackedModel, load_packed
-from specchat.engine.models.resolve import is_gguf, resolve, tokenizer_folder
+from specchat.engine.models.packed.load import Model, PackedModel
+from specchat.engine.models.resolve import resolve, tokenizer_folder
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
@@ -68,39 +66,35 @@ def obtain_model(
 
 
 def _obtain(spec: str, config: EngineConfig, device: torch.device, progress: Progress, stage: str) -> Obtained:
-    store = ModelStore(config.models)
+    source = resolve(spec, ModelStore(config.models), progress)
     reason = None
-    stated, of_preset = config.quantize in ("q8", "q4") or is_gguf(spec, store), runs_preset_file(spec, config, device)
+    stated, of_preset = config.quantize in ("q8", "q4") or source.is_gguf, runs_preset_file(spec, config, device)
     if config.dtype == "auto" and config.quantize != "none" and (stated or device.type == "cpu"):
         if not (stated or of_preset):
-            resolve(spec, store, progress)  # raises before it is known whether the kernels run it
+            source.folder()  # raises before it is known whether the kernels run it
         reason = missing()
         if reason is None and device.type == "cuda":
             try:
-                return Obtained(_quantized_network(spec, config.quantize, store, device, progress, stage), ())
+                return Obtained(load(source, CODES, config, device, stage), ())
             except EngineError as error:
                 reason = str(error)
         elif reason is None:
             try:
-                folder = packed_folder(spec, config.quantize, store, progress)
-                if folder is not None:
-                    notice = library().notice
-                    return Obtained(load_packed(folder, progress, stage), (notice,) if notice else ())
+                model, notice = load(source, PACKED, config, device, stage), library().notice
+                return Obtained(model, (notice,) if notice else ())
             except (OtherFamilyError, KernelError) as error:
                 reason = str(error) if stated or of_preset else None
                 if stated:
                     with suppress(EngineError):
-                        network = _quantized_network(spec, config.quantize, store, device, progress, stage)
-                        return Obtained(network, (f"{network.name} runs slower than it could: {reason}",))
+                        model = load(source, CODES, config, device, stage)
+                        return Obtained(model, (f"{model.name} runs slower than it could: {reason}",))
             except EngineError as error:
                 if of_preset:
                     raise
                 reason = str(error)
         if reason and of_preset:
             raise EngineError(f"the file of {spec} cannot run here: {reason}; --quantize none takes its safetensors")
-    folder = resolve(spec, store, progress)
-    dtype = pick_dtype(config.dtype, device, folder)
-    model = shared_model(folder, device, dtype, progress, stage)
+    model = load(source, PLAIN, config, device, stage)
     slower = f"{model.name} runs in {model.format}, slower than it could: {reason}"
     return Obtained(model, (slower,) if reason else ())
 
@@ -129,23 +123,6 @@ def make_runner(
     module = import_module(model.backend)  # where it needs transformers' modelling code: seconds
     made: Backend = module.build(model, slots, context, overhang, taps, exact=exact, pool=pool, **options)
     return made
-
-
-def _quantized_network(
-    spec: str, quantize: str, store: ModelStore, device: torch.device, progress: Progress, stage: str
-) -> LoadedModel:
-    """The network of transformers with linear layers that compute with codes."""
-    from specchat.engine.models.packed.network import Codes, load_quantized_network
-
-    file = gguf_file(spec, store, progress) if quantize == "auto" else None
-    header = GgufHeader.read(file) if file else None
-    folder = resolve(spec, store, progress, weights=header is None or not family_of_gguf(header.architecture))
-
-    def load() -> LoadedModel:
-        codes = Codes("q8" if quantize == "auto" else quantize, header, folder)
-        return load_quantized_network(folder, codes, device, progress, stage)
-
-    return shared((folder.resolve(), str(device), quantize), load)
 
 
 def runs_preset_file(spec: str, config: EngineConfig, device: torch.device) -> bool:

@@ -32,8 +32,7 @@ from specchat.engine.request import Request
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.sequence.template_traits import thinking_values
-from specchat.engine.sequence.thinking import words_of
+from specchat.engine.sequence.template_traits import thinking_values, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
 from specchat.engine.worker.captures import Captures
 from specchat.engine.worker.emission import Emission

@@ -8,7 +8,7 @@ import pytest
 
 from specchat.app.chat import archive as module
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store, StoredMessage
@@ -20,8 +20,8 @@ from tests.stress.numbered import numbered, word
 def answering(folder: Path) -> tuple[Store, Archive, list[str], Reply]:
     """A store, its archive, what that says, and a running reply."""
     store, said, reply = Store(folder / "specchat.db"), list[str](), Reply("r")
-    archive, turn = Archive(store, said.append), Turn("question", reply)
-    conversation = Conversation(turns=[turn])
+    archive, turn = Archive(store, said.append), Prompt("question")
+    conversation = Conversation(path=[turn, reply])
     archive.prompt(conversation, turn)
     wait([archive.begin(conversation, turn, [reply])])
     return store, archive, said, reply
@@ -65,19 +65,18 @@ def test_a_prompt_that_failed_is_stored_later_with_its_reply(tmp_path: Path, mon
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     store, said = Store(tmp_path / "specchat.db"), list[str]()
     archive, conversation = Archive(store, said.append), Conversation()
-    turns = [Turn(f"question {number}") for number in range(3)]
+    turns = [Prompt(f"question {number}") for number in range(3)]
     for number, turn in enumerate(turns):
         locked = number == 1
         archive.do(partial(store._file._db.execute, f"PRAGMA query_only = {int(locked)}"))
         conversation.append(turn)
         archive.prompt(conversation, turn)
         reply = Reply(f"r{number}")
-        turn.replies.append(reply)
-        conversation.begin_reply(turn, reply)
+        conversation.begin_replies(turn, [reply])
         archive.begin(conversation, turn, turn.replies)
         end = Finished(f"r{number}", FinishReason.EOS, "", "", 0.0)
         wait([archive.append([(reply, [numbered(f"r{number}", 0, 1, 0.0, word(number)), end])])])
-        assert (reply.message_id is None) is locked
+        assert (reply.row is None) is locked
         assert len(said) == min(number, 1)
     messages = stored(archive, tmp_path)
     assert [message.content for message in messages] == [
@@ -94,27 +93,28 @@ def test_what_follows_a_prompt_that_waits_for_the_disk_is_stored_behind_the_repl
     store = Store(tmp_path / "specchat.db")
     archive = Archive(store, list[str]().append)
     replies = Reply("first"), Reply("second")
-    turn = Turn("question", replies[0], list(replies))
-    conversation = Conversation(turns=[turn])
+    turn, conversation = Prompt("question"), Conversation()
+    conversation.append(turn)
+    conversation.begin_replies(turn, replies)
     archive.prompt(conversation, turn)
     wait([archive.begin(conversation, turn, replies)])
     archive.do(partial(store._file._db.execute, "PRAGMA query_only = 1"))
-    later = Turn("and then?")
+    later = Prompt("and then?")
     conversation.append(later)
     wait([archive.prompt(conversation, later)])
-    conversation.show_reply(turn, replies[1])
+    conversation.select(replies[1])
     archive.do(partial(store._file._db.execute, "PRAGMA query_only = 0"))
     wait([archive.choose(replies[1])])
-    assert stored(archive, tmp_path)[-1].parent == replies[0].message_id
+    assert stored(archive, tmp_path)[-1].parent == replies[0].row
 
 
 def test_a_row_that_has_gone_does_not_hold_up_what_comes_behind_it(tmp_path: Path) -> None:
     store, archive, said, reply = answering(tmp_path)
     store.finish_message(2, "error")
     store.add_message(1, "user", "of another program", parent=2)
-    archive.take_back(Conversation(store.chats()[0]), [Turn("question", prompt_id=1)])
+    archive.take_back(Conversation(store.chats()[0]), [Prompt("question", row=1)])
     gone = Reply("gone")
-    gone.message_id = 99
+    gone.row = 99
     archive.append([(gone, [numbered("gone", 0, 1, 0.0, word(0))])])
     archive.append([(reply, [numbered("r", 0, 1, 0.0, word(1))])])
     assert stored(archive, tmp_path)[1].content == f"and {word(1)}"
@@ -142,13 +142,12 @@ def test_what_follows_a_prompt_that_another_program_removed_is_stored(tmp_path: 
             if place == written:
                 other.add_message(elsewhere, "user", "elsewhere")
             other.take_back(removed)
-    turn, reply = Turn("kept"), Reply("kept")
+    turn, reply = Prompt("kept"), Reply("kept")
     conversation.append(turn)
     archive.prompt(conversation, turn)
-    turn.replies.append(reply)
-    conversation.begin_reply(turn, reply)
+    conversation.begin_replies(turn, [reply])
     archive.begin(conversation, turn, turn.replies)
     archive.append([(reply, [numbered("kept", 0, 1, 0.0, word(0))])])
     read = stored_conversation(chat, stored(archive, tmp_path))
-    assert [(turn.prompt, turn.reply.text) for turn in read.turns] == [("question", ""), ("kept", f"and {word(0)}")]
+    assert [(turn.text, turn.reply.text) for turn in read.prompts] == [("question", ""), ("kept", f"and {word(0)}")]
     assert said == []

@@ -22,7 +22,7 @@ def answered(requests: RequestManager, prompt: str) -> tuple[Conversation, Reply
     conversation = Conversation()
     requests.send(conversation, prompt)
     wait_for(requests, lambda: conversation.running is None)
-    reply = conversation.turns[-1].reply
+    reply = conversation.prompts[-1].reply
     assert reply is not None
     return conversation, reply
 
@@ -76,7 +76,7 @@ def test_a_reply_of_another_prompt_is_not_explained() -> None:
     with tiny_engine() as engine:
         requests = manager(engine)
         conversation, reply = answered(requests, "abcabc")
-        conversation.turns[-1].prompt = "something else"
+        conversation.prompts[-1].text = "something else"
         examine(requests, conversation, reply, 0, 8)
         wait_for(requests, lambda: reply.computed)
         assert reply.computed[0].detail is None

@@ -55,7 +55,7 @@ def test_the_classes_are_those_of_evaluate(chat: Chat, tmp_path: Path) -> None:
     assert "".join(aligned.texts) == chat.reply.text
     trace = tmp_path / "reply.jsonl"
     writer = TraceWriter(trace)
-    messages = chat.conversation.messages(chat.conversation.turns[0])
+    messages = chat.conversation.messages(chat.conversation.prompts[0])
     writer.write(Settings(target=str(chat.model)).request(chat.reply.request_id, messages))
     for record in chat.reply.rounds:
         writer.write(record)
@@ -77,21 +77,21 @@ def test_a_reply_is_not_drafted_from_itself(chat: Chat) -> None:
     others.update({number: others.encode(PROMPT, chat.reply.text) for number in (7, 8)})
     try:
         assert chat.read().begin(DRAFTERS).result(120).figures[0].tau > before.figures[0].tau
-        chat.reply.message_id, again = 7, Reply("again")
-        again.message_id = 8
+        chat.reply.row, again = 7, Reply("again")
+        again.row = 8
         again.fail("it was stopped")
-        chat.conversation.turns[0].replies.append(again)
+        chat.conversation.prompts[0].attach(again, chosen=False)
         after = chat.read().begin(DRAFTERS).result(120)
     finally:
-        chat.reply.message_id = None
-        chat.conversation.turns[0].replies[1:] = []
+        chat.reply.row = None
+        chat.conversation.prompts[0].children[1:] = []
         others.update({}, others.keys)
     assert [each.tau for each in after.figures] == [each.tau for each in before.figures]
 
 
 def test_what_cannot_be_read_is_said(chat: Chat) -> None:
     running = Reply("running")
-    chat.conversation.turns[0].replies.append(running)
+    chat.conversation.prompts[0].attach(running, chosen=False)
     with pytest.raises(UsageError, match="still being written"):
         chat.read(running)
     running.fail("it failed")

@@ -7,14 +7,25 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.web_page import chat_data
 from specchat.app.storage.imports import import_chats
 from specchat.app.storage.store import Store
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Record, Round, Thinking, to_json
+from specchat.engine import (
+    Admitted,
+    Fate,
+    Finished,
+    FinishReason,
+    Message,
+    Record,
+    Round,
+    Thinking,
+    message_parts,
+    to_json,
+)
 from tests.app.recorded import events_of_requests, replied
 from tests.app.thinking import MARKERS, thinking_trace
 
@@ -87,7 +98,7 @@ def test_a_stored_reply_knows_its_thinking_and_one_that_broke_off_inside_has_no_
     live = written(["<think>", "Hm.", "</think>", "Yes"])
     lines = [to_json(Admitted("r", 3, 0, 0.0, 0.0)), *map(to_json, live.rounds)]
     lines.append(to_json(Finished("r", FinishReason.EOS, "", "", 9.0)))
-    stored = Reply.stored("Yes", "eos", lambda: lines, "Hm.")
+    stored = Reply.stored(message_parts("Yes", "Hm."), "eos", lambda: lines)
     assert (stored.text, stored.thinking, len(stored.rounds)) == ("Yes", "Hm.", 4)
     broken = written(["<think>", "Hm."])
     assert (broken.text, broken.thinking, broken.has_text) == ("", "Hm.", True)
@@ -95,7 +106,7 @@ def test_a_stored_reply_knows_its_thinking_and_one_that_broke_off_inside_has_no_
 
 def test_exports_and_the_model_get_it_separately() -> None:
     reply = written(["<think>", "Hm.\nWell.", "</think>", "Yes"])
-    conversation = Conversation(turns=[Turn("So?", reply)])
+    conversation = Conversation(path=[Prompt("So?"), reply])
     assert conversation.last_text() == "Yes"
     assert "Hm." not in as_markdown(conversation, "m")
     assert "> Hm.\n> Well.\n\nYes" in as_markdown(conversation, "m", thinking=True)
@@ -110,7 +121,7 @@ def test_exports_and_the_model_get_it_separately() -> None:
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_an_exported_chat_comes_back_with_its_thinking(earlier: bool, tmp_path: Path) -> None:
-    text = as_json(Conversation(turns=[Turn("So?", written(["<think>", "Hm.", "</think>", "\n\nYes"]))]), "m")
+    text = as_json(Conversation(path=[Prompt("So?"), written(["<think>", "Hm.", "</think>", "\n\nYes"])]), "m")
     if earlier:  # the text had the marks, and no field of the file told of the thinking
         reply = (exported := json.loads(text))["turns"][0]["replies"][0]
         reply["text"] = "<think>Hm.</think>\n\nYes"
@@ -124,7 +135,7 @@ def test_an_exported_chat_comes_back_with_its_thinking(earlier: bool, tmp_path: 
     with Store(tmp_path / "chats.db") as store:
         import_chats(store, chats)
         (chat,) = store.chats()
-        (turn,) = stored_conversation(chat, store.messages(chat.id)).turns
+        (turn,) = stored_conversation(chat, store.messages(chat.id)).prompts
     assert (turn.reply.text, turn.reply.thinking, len(turn.reply.rounds)) == ("Yes", "Hm.", 4)
     assert turn.reply.thought.holds(1)
     assert not turn.reply.thought.holds(3)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page import chat_data, render, trace_data
@@ -134,7 +134,7 @@ def test_nothing_a_model_says_becomes_a_page(browser: Browser, tmp_path: Path) -
         if isinstance(record, Round):
             record = replace(record, pieces=tuple(HOSTILE for _ in record.pieces), last_piece=HOSTILE)
         elif isinstance(record, Request):
-            record = replace(record, messages=tuple(replace(turn, content=HOSTILE) for turn in record.messages))
+            record = replace(record, messages=tuple(Message(turn.role, HOSTILE) for turn in record.messages))
         elif isinstance(record, Finished):
             record = replace(record, tail=HOSTILE, message=HOSTILE)
         records.append(record)
@@ -216,5 +216,5 @@ def test_a_reply_names_its_model_and_sampling() -> None:
     reply.add(Admitted("r", 3, 0, 0.0, 0.5, sampling=Sampling(temperature=0.6, top_k=20)))
     reply.add(make_round())
     reply.add(Finished("r", FinishReason.EOS, "", "", 2.0))
-    (shown,) = chat_data(Conversation(turns=[Turn("?", reply)]), "another")["replies"]
+    (shown,) = chat_data(Conversation(path=[Prompt("?"), reply]), "another")["replies"]
     assert shown["ending"] == "complete · smollm2-135m · temperature 0.6 · top-k 20"

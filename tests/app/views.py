@@ -85,7 +85,7 @@ def screen_of(stage: Stage) -> ChatScreen:
 
 
 def reply_of(screen: ChatScreen, turn: int = -1) -> Reply:
-    reply = screen.conversation.turns[turn].reply
+    reply = screen.conversation.prompts[turn].reply
     assert reply is not None
     return reply
 

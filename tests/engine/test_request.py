@@ -80,11 +80,8 @@ def test_a_request_has_exactly_one_kind_of_prompt(kinds: dict[str, Any]) -> None
         Request("r", **kinds)
 
 
-def test_an_empty_stop_string_is_refused() -> None:
+def test_an_empty_stop_string_and_an_unknown_role_are_refused() -> None:
     with pytest.raises(EngineError, match="stop string is empty"):
         Request("r", HELLO, stop=("\n", ""))
-
-
-def test_an_unknown_role_is_refused() -> None:
     with pytest.raises(EngineError, match="role 'robot' is not known: choose one of system, user, assistant"):
         Message("robot", "beep")

@@ -10,6 +10,7 @@ from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import save_settings
 from specchat.app.storage.store import Store
+from specchat.engine import message_parts
 from tests.tiny_model import write_tiny_gguf, write_tiny_model
 
 
@@ -43,7 +44,7 @@ class Inputs:
                 chat = store.create_chat(f"chat {number}")
                 prompt = store.add_message(chat.id, "user", "question " * 30)
                 reply = store.add_message(chat.id, "assistant", "answer", parent=prompt)
-                store.append_rounds(reply, " more", ['{"record": "round"}' * 20] * 10)
+                store.append_rounds(reply, message_parts(" more"), ['{"record": "round"}' * 20] * 10)
                 store.finish_message(reply, "eos")
         (folder / "trace").mkdir()
         shutil.copy(TRACES / "side-right.jsonl", folder / "trace" / "trace.jsonl")

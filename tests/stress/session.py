@@ -33,7 +33,7 @@ def ask(terminal: Terminal, text: str) -> None:
 
 
 def ask_each(terminal: Terminal, texts: Sequence[str], until: str = "") -> None:
-    """Send each prompt in a chat of its own; `until` is what each reply shows before the next one is sent."""
+    """Send each prompt in a separate chat; `until` is what each reply shows before the next one is sent."""
     for number, text in enumerate(texts):
         if number:
             terminal.type(NEW_CHAT)
@@ -53,7 +53,7 @@ def draw_for(terminal: Terminal, seconds: float) -> None:
 
 
 def stored_messages(home: Path) -> list[list[StoredMessage]]:
-    """Of each chat, newest first."""
+    """Messages of each chat, newest first."""
     with Store(home / "data" / "specchat.db") as store:
         assert store.notice is None, store.notice
         return [store.messages(chat.id) for chat in store.chats()]

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.interface.running import PROGRAM, QUIT
 from specchat.app.storage.store import Store
-from specchat.engine import Finished, FinishReason, Message, Request, Round, TraceWriter, to_json
+from specchat.engine import Finished, FinishReason, Message, Request, Round, TraceWriter, message_parts, to_json
 from tests.stress.numbered import READY, numbered
 from tests.terminal import Terminal
 
@@ -22,7 +22,7 @@ SEQUENCES = (
     "\x1b[31;6666m", "\x1bP+q6666\x1b\\", "\x1b_Gowned\x1b\\", "\x1b^owned\x1b\\", "\x1bXowned\x1b\\", "\x1bc",
    "\x1b(0", "\x9b6666h", "\x9d0;OWNED\x9c", "[/owned]", "[red]", "[@click=app.quit]x[/]", "\\[", "[link=file:///x]l",
 )  # fmt: skip
-"""Of every kind a terminal knows; and, at the end, markup that the libraries of the interface know."""
+"""Sequences of every kind that a terminal knows; and, at the end, markup that the libraries of the interface know."""
 CONTROLS = [chr(code) for code in (*range(0x09), *range(0x0B, 0x20), *range(0x7F, 0xA0))]
 HIDDEN = [chr(code) for code in (
     0xAD, 0x034F, 0x061C, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), *range(0x200B, 0x2010),
@@ -169,7 +169,7 @@ def _specchat(home: Path, where: Path, *arguments: object) -> Terminal:
 
 
 def _python_path() -> str:
-    """Where this checkout is, for programs in another folder."""
+    """Path of this checkout, for programs in another folder."""
     return ":".join(dict.fromkeys([*(path for path in sys.path if path), str(Path.cwd())]))
 
 
@@ -211,7 +211,7 @@ def _fill(home: Path) -> None:
             answer = store.add_message(chat.id, "assistant", "", parent=prompt)
             records = _rounds("stored")
             text = "".join(r.tail if isinstance(r, Finished) else r.text for r in records)
-            store.append_rounds(answer, text, [to_json(record) for record in records])
+            store.append_rounds(answer, message_parts(text), [to_json(record) for record in records])
             store.finish_message(answer, "error")
             store.unsent.keep(chat.id, "".join(PIECES))
         store.unsent.keep(0, "".join(PIECES))

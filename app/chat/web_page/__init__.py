@@ -70,11 +70,11 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
     """A stored chat: the chosen replies one after the other, each at its own speed."""
     replies: list[Data] = []
     due = 0.0
-    for turn in conversation.turns:
-        shown = _reply(turn.content, due)
+    for prompt in conversation.prompts:
+        shown = _reply(prompt.content, due)
         replies.append(shown)
-        if turn.reply is not None:
-            due = _stored(turn.reply, shown, due)
+        if prompt.reply is not None:
+            due = _stored(prompt.reply, shown, due)
         due += IDLE_S
     return _page(conversation.title, model, replies)
 
@@ -86,7 +86,7 @@ def _stored(reply: Reply, shown: Data, start: float) -> float:
     for index, record in enumerate(reply.rounds):
         gap = record.seconds if before is None else record.at - before.at  # may be of another clock
         due += min(max(gap, 0.0), max(record.seconds, IDLE_S))
-        if index >= reply.numbered.given:
+        if index >= reply.given:
             metrics.add(record)
         shown["rounds"].append(_round(index, record, metrics, due))
         before = record

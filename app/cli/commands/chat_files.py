@@ -111,7 +111,7 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
     if form == _PERFETTO:
         from specchat.app.chat.trace import as_perfetto
 
-        rounds = [record for turn in conversation.turns if turn.reply for record in turn.reply.own_rounds]
+        rounds = [record for reply in conversation.replies for record in reply.own_rounds]
         return as_perfetto(rounds, conversation.title)
     return as_markdown(conversation, "", thinking=thinking) if form == "md" else as_json(conversation, "")
 

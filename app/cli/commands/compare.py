@@ -22,7 +22,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.side_by_side.lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
-from specchat.engine import LaneEngine, Message, Notice, Order, Request
+from specchat.engine import SAMPLING, LaneEngine, Message, Notice, Order, Request
 from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line
 
 _BOTH = "both"
@@ -32,7 +32,7 @@ _LONGEST_FILE = 4 << 20
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "seed", "max_tokens")
 _OPTIONS = {
     **options.settings(*options.MODELS, *_SAMPLING),
-    **options.table(options.SAMPLING, temperature=(float, "T", "0, the default, is greedy.")),
+    **options.table(SAMPLING, temperature=(float, "T", "0, the default, is greedy.")),
 }
 
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from specchat.app.chat import branches
 from specchat.app.chat.archive import NoArchive
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.errors import UsageError
 from specchat.app.storage.search_index import Hit
@@ -71,7 +71,7 @@ class ChatActions(ActionGroup):
     async def reopen(self) -> None:
         """Show the chat that was used last, unless a prompt was sent or begun by then."""
         chats = await self._chats()
-        if chats and not self._scope.conversation.turns and not self._scope.screen.typed:
+        if chats and not self._scope.conversation.prompts and not self._scope.screen.typed:
             await self._open(max(chats, key=lambda chat: chat.updated_at))
 
     @in_background("rename")
@@ -87,8 +87,9 @@ class ChatActions(ActionGroup):
 
     def entitle(self, conversation: Conversation) -> None:
         """Let the model write titles of chats after their first reply, in an idle moment."""
-        chat, first = conversation.chat, conversation.turns[0]
-        if chat is not None and conversation.every == [first] and len(first.replies) == first.wanted:
+        chat, first = conversation.chat, conversation.prompts[0]
+        only = not any(isinstance(each, Prompt) for each in conversation.root.descendants() if each is not first)
+        if chat is not None and only and len(first.replies) == first.wanted:
             self._untitled[chat.id] = conversation
         if self._untitled and not self._scope.requests.session.attached:
             self._scope.app.set_timer(IDLE_S, self._entitle_next)
@@ -99,7 +100,7 @@ class ChatActions(ActionGroup):
             return
         for chat_id, conversation in list(self._untitled.items()):
             chat = conversation.chat
-            if chat is not None and chat.title == conversation.first_words and conversation.turns[0].counts:
+            if chat is not None and chat.title == conversation.first_words and conversation.prompts[0].counts:
                 branches.entitle(self._scope.requests, conversation, partial(self._take_title, chat))
                 return
             del self._untitled[chat_id]
@@ -191,15 +192,15 @@ class ChatActions(ActionGroup):
             opened = shown
         if opened is None or hit.message_id is None:
             return
-        turn, changed = opened.reveal(hit.message_id)
+        part, changed = opened.reveal(hit.message_id)
         for one in changed:
             self._scope.archive.choose(one)
-        if turn is not None:
+        prompt = opened.prompt_of(part) if isinstance(part, Reply) else part
+        if part is not None and prompt is not None:
             self._scope.screen.path_changed()
-            part = turn.reply if hit.role == "assistant" and turn.reply is not None else turn
-            found = found_word(hit.excerpt, part.text if isinstance(part, Reply) else part.prompt)
+            found = found_word(hit.excerpt, part.text)
             # After the next refresh, because the chat may have no layout yet.
-            self._scope.screen.call_after_refresh(self._scope.screen.go_to, turn, part, found)
+            self._scope.screen.call_after_refresh(self._scope.screen.go_to, prompt, part, found)
 
     # Shared parts
 

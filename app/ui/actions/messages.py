@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from specchat.app.chat import branches
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.conversation import Prompt
+from specchat.app.chat.fork import Alternative, TokenFork, fork_at, rounds_before
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.rounds import Alternative, TokenFork
 from specchat.app.chat.titles import fork_title
 from specchat.app.errors import AppError, UsageError
 from specchat.app.settings.controls import BY_NAME
@@ -57,18 +57,18 @@ class MessageActions(ActionGroup):
     def send(self, line: str, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt, or the edited version of one."""
         screen = self._scope.screen
-        turn, prompt = screen.writing.end_edit(), slash.unescaped(line)
-        if turn is None:
+        edited, text = screen.writing.end_edit(), slash.unescaped(line)
+        if edited is None:
             if not screen.writing.refused(line, attachments):
-                self.ask(prompt, 1, attachments)
-        elif turn in screen.conversation.turns:
-            version = Turn(prompt, attachments=attachments)
-            screen.conversation.add_version(turn, version)
-            self._scope.requests.send_turn(screen.conversation, version)
+                self.ask(text, 1, attachments)
+        elif edited in screen.conversation.prompts:
+            version = Prompt(text, attachments)
+            screen.conversation.add_sibling(edited, version)
+            self._scope.requests.send_prompt(screen.conversation, version)
             screen.path_changed()
             screen.follow()
         else:
-            screen.writing.take_back([Turn(prompt, attachments=attachments)])
+            screen.writing.take_back([Prompt(text, attachments)])
             self._scope.say("not sent: the edited message is not in this branch; the composer has its text", "warning")
 
     def ask(self, prompt: str, candidates: int, attachments: tuple[Attachment, ...]) -> None:
@@ -89,72 +89,66 @@ class MessageActions(ActionGroup):
 
     def show(self) -> None:
         """Show the messages as a list."""
-        if not self._scope.conversation.turns:
+        if not self._scope.conversation.prompts:
             raise UnavailableError(NO_MESSAGES)
         self._choose()
 
     def command(self, action: str, argument: str = "") -> None:
         """`/edit`, `/regenerate`, `/continue`, `/penalise`, `/fork`, and the number of a message; else the last one."""
-        turns = self._scope.conversation.turns
-        if not turns:
+        prompts = self._scope.conversation.prompts
+        if not prompts:
             raise UnavailableError(NO_MESSAGES)
-        if argument and not (argument.isdecimal() and 1 <= int(argument) <= len(turns)):
-            raise UsageError(f"/{action} takes the number of a message, 1 to {len(turns)}, or nothing for the last one")
-        self._do(action, turns[int(argument) - 1 if argument else -1])
+        if argument and not (argument.isdecimal() and 1 <= int(argument) <= len(prompts)):
+            takes = f"the number of a message, 1 to {len(prompts)}, or nothing for the last one"
+            raise UsageError(f"/{action} takes {takes}")
+        self._do(action, prompts[int(argument) - 1 if argument else -1])
 
-    def show_reply(self, turn: Turn, step: int) -> None:
-        """Switch to a reply that is `step` places further."""
-        place = turn.place + step
-        if 1 <= place <= len(turn.replies) and turn.reply is not None:
-            branches.show_reply(self._scope.requests, self._scope.conversation, turn, turn.replies[place - 1])
-            self._scope.screen.path_changed()
-
-    def show_version(self, turn: Turn, step: int) -> None:
-        """Switch to a version of the prompt that is `step` places further."""
-        number = turn.version + step
-        if 1 <= number <= len(turn.versions):
-            conversation = self._scope.conversation
-            self._scope.requests.choose(conversation, conversation.show_version(turn, number))
-            self._scope.screen.path_changed()
+    def show_sibling(self, message: Prompt | Reply | None, step: int) -> None:
+        """Switch to another version of a prompt, or another reply, that is `step` places further."""
+        if message is not None and 1 <= message.place + step <= len(message.siblings):
+            other = message.siblings[message.place + step - 1]
+            if isinstance(other, Prompt | Reply):
+                self._scope.requests.choose(self._scope.conversation, other)
+                self._scope.screen.path_changed()
 
     @in_background("messages")
     async def _choose(self) -> None:
-        chosen = await self._scope.ask(MessagesScreen(self._scope.conversation, self.show_reply, self.show_version))
+        chosen = await self._scope.ask(MessagesScreen(self._scope.conversation, self.show_sibling))
         if chosen is not None:
-            self._do(chosen[0], self._scope.conversation.turns[chosen[1]])
+            self._do(chosen[0], self._scope.conversation.prompts[chosen[1]])
 
-    def _do(self, action: str, turn: Turn) -> None:
+    def _do(self, action: str, prompt: Prompt) -> None:
         match action:
             case "go":
-                self._scope.screen.go_to(turn)
+                self._scope.screen.go_to(prompt)
             case "edit":
-                self._scope.screen.writing.edit(turn)
+                self._scope.screen.writing.edit(prompt)
                 self._scope.screen.back()
-                self._scope.screen.go_to(turn)
-            case "regenerate" | "penalise" if turn.reply is None:
+                self._scope.screen.go_to(prompt)
+            case "regenerate" | "penalise" if prompt.reply is None:
                 raise UnavailableError("this prompt waits to be sent: it has no reply yet")
             case "regenerate":
-                self._regenerate(turn)
+                self._regenerate(prompt)
             case "continue":
-                self._continue(turn)
+                self._continue(prompt)
             case "fork":
-                self._fork_chat(turn)
+                self._fork_chat(prompt)
             case "penalise":
-                self._penalise(turn)
+                self._penalise(prompt)
 
     def on_reply(self, action: str, reply: Reply) -> None:
         """One of the actions of `command` on the message of a reply."""
-        turn = self._scope.conversation.turn_of(reply)
-        if turn is not None:
-            self._do(action, turn)
+        prompt = self._scope.conversation.prompt_of(reply)
+        if prompt is not None:
+            self._do(action, prompt)
 
     @in_background("asking")
-    async def _regenerate(self, turn: Turn) -> None:
+    async def _regenerate(self, prompt: Prompt) -> None:
         settings: Settings | None = self._scope.effective
-        if self._scope.effective.sampling().greedy and turn.reply is not None and turn.reply.has_text:
+        if self._scope.effective.sampling().greedy and prompt.reply is not None and prompt.reply.has_text:
             settings = await self._warmer(self._scope.effective)
-        if settings is not None and turn in self._scope.conversation.turns:
-            self._started(branches.regenerate(self._scope.requests, self._scope.conversation, turn, settings))
+        if settings is not None and prompt in self._scope.conversation.prompts:
+            self._started(branches.regenerate(self._scope.requests, self._scope.conversation, prompt, settings))
 
     async def _warmer(self, settings: Settings) -> Settings | None:
         """Ask which settings to regenerate with; None to cancel."""
@@ -165,58 +159,58 @@ class MessageActions(ActionGroup):
         chosen = await self._scope.choose("another reply", options, f"The reply {why_greedy(settings)}")
         return None if chosen is None else replace(settings, **warmed(settings)) if chosen == 0 else settings
 
-    def _continue(self, turn: Turn) -> None:
-        reply = turn.reply
+    def _continue(self, prompt: Prompt) -> None:
+        reply = prompt.reply
         if reply is None or reply.running:
             raise UnavailableError("the reply is still being written")
         if not reply.has_text:
             raise UnavailableError("the reply has no text to continue: r in the list of messages regenerates it")
         rounds, text = continued(reply)
         started = branches.go_on(
-            *(self._scope.requests, self._scope.conversation, turn, rounds),
+            *(self._scope.requests, self._scope.conversation, prompt, rounds),
             text=text,
             stop_repeats=reply.reason is not FinishReason.REPEATS,
         )
         self._started(started)
 
-    def _penalise(self, turn: Turn) -> None:
+    def _penalise(self, prompt: Prompt) -> None:
         settings = self._scope.effective
         multiplier = max(2 * (settings.dry_multiplier or 0.0), DRY)
         stronger = replace(settings, dry_multiplier=multiplier)
-        self._started(branches.regenerate(self._scope.requests, self._scope.conversation, turn, stronger))
+        self._started(branches.regenerate(self._scope.requests, self._scope.conversation, prompt, stronger))
         self._scope.say(f"trying again with DRY {multiplier:g}, only this time: the controls are unchanged")
 
     @in_background("fork")
-    async def _fork_chat(self, turn: Turn) -> None:
+    async def _fork_chat(self, prompt: Prompt) -> None:
         conversation = self._scope.conversation
-        if conversation.chat is None or turn not in conversation.turns:
+        if conversation.chat is None or prompt not in conversation.prompts:
             raise UnavailableError("this chat is not stored: it cannot be forked")
-        turns = conversation.turns[: conversation.turns.index(turn) + 1]
+        prompts = conversation.prompts[: conversation.prompts.index(prompt) + 1]
         title = fork_title(conversation.title, [chat.title for chat in self._scope.screen.widgets.chats.chats])
         chat = await asyncio.wrap_future(
-            self._scope.archive.fork(turns, title, conversation.system or "", conversation.thinking)
+            self._scope.archive.fork(prompts, title, conversation.system or "", conversation.thinking)
         )
         if chat is not None:
             self._chats.open(chat)
-            self._scope.say(f"forked at message {len(turns)}: the other chat is unchanged")
+            self._scope.say(f"forked at message {len(prompts)}: the other chat is unchanged")
 
     @in_background("asking")
     async def fork_token(self, spot: Spot) -> None:
         """Ask for a replacement of a token, and let the model continue from there."""
-        turn = next((turn for turn in self._scope.conversation.turns if turn.reply is spot.reply), None)
-        if turn is None:
+        prompt = self._scope.conversation.prompt_of(spot.reply)
+        if prompt is None or prompt.reply is not spot.reply:
             return
-        fork = spot.reply.numbered.fork(spot.token)
-        alternatives = fork.alternatives(fork.likeliest or await self._likeliest(turn, fork))
+        fork = fork_at(spot.reply, spot.token)
+        alternatives = fork.alternatives(fork.likeliest or await self._likeliest(prompt, fork))
         if not alternatives:
             raise UnavailableError("no other token is known for this position: load the models to see some")
         options = [(f"“{shown(each.text)}”", each.about) for each in alternatives]
         replaced = "" if fork.taken is None else f"Instead of “{shown(fork.taken_text)}”:"
         chosen = await self._scope.choose("fork at a token", options, replaced)
-        if chosen is not None and turn in self._scope.conversation.turns:
-            self._take(turn, fork, alternatives[chosen])
+        if chosen is not None and prompt in self._scope.conversation.prompts:
+            self._take(prompt, fork, alternatives[chosen])
 
-    async def _likeliest(self, turn: Turn, fork: TokenFork) -> tuple[Candidate, ...]:
+    async def _likeliest(self, prompt: Prompt, fork: TokenFork) -> tuple[Candidate, ...]:
         """Ask the target for its likeliest tokens at the position; empty if it does not answer."""
         if fork.taken is None:
             return ()
@@ -226,7 +220,7 @@ class MessageActions(ActionGroup):
             if not answer.done():
                 answer.set_result(record)
 
-        if not branches.look(self._scope.requests, self._scope.conversation, turn, fork.rounds, DETAIL, take):
+        if not branches.look(self._scope.requests, self._scope.conversation, prompt, fork.rounds, DETAIL, take):
             return ()
         try:
             record = await asyncio.wait_for(answer, LOOK_S)
@@ -234,11 +228,11 @@ class MessageActions(ActionGroup):
             return ()
         return record.detail[-1].target if record is not None and record.detail else ()
 
-    def _take(self, turn: Turn, fork: TokenFork, alternative: Alternative) -> None:
+    def _take(self, prompt: Prompt, fork: TokenFork, alternative: Alternative) -> None:
         self._started(
-            branches.go_on(self._scope.requests, self._scope.conversation, turn, fork.rounds, alternative.ids)
+            branches.go_on(self._scope.requests, self._scope.conversation, prompt, fork.rounds, alternative.ids)
         )
-        place = f"reply {turn.place} of {len(turn.replies)}"
+        place = f"reply {len(prompt.replies)} of {len(prompt.replies)}"
         self._scope.say(f"{place} continues from “{shown(alternative.text)}” · /candidates shows all of them")
 
     def _started(self, started: bool) -> None:
@@ -259,7 +253,7 @@ def continued(reply: Reply) -> tuple[list[Round], str]:
     elif reply.reason is FinishReason.EOS:
         record = reply.rounds[-1]
         end = record.accepted - 1 if record.last is None else len(record.drafted)
-        rounds = reply.numbered.up_to(reply.starts[-1] + end)
+        rounds = rounds_before(reply, reply.starts[-1] + end)
     if reply.reason is FinishReason.EOS and not reply.text.endswith("\n"):
         text += "\n\n"
     return rounds, text
@@ -273,9 +267,9 @@ class CandidateActions(ActionGroup):
     _messages: MessageActions
 
     @property
-    def turns(self) -> list[Turn]:
-        """Turns of the open chat that have or request several replies."""
-        return [turn for turn in self._scope.conversation.turns if turn.wanted > 1 or len(turn.replies) > 1]
+    def prompts(self) -> list[Prompt]:
+        """Prompts of the open chat that have or request several replies."""
+        return [each for each in self._scope.conversation.prompts if each.wanted > 1 or len(each.replies) > 1]
 
     def command(self, argument: str) -> None:
         """`/candidates N PROMPT` requests replies; `/candidates` shows the present ones."""
@@ -293,11 +287,11 @@ class CandidateActions(ActionGroup):
 
     def show(self) -> None:
         """Show the replies to the latest prompt with several."""
-        if not self.turns:
+        if not self.prompts:
             raise UnavailableError("this chat has no prompt with several replies: /candidates 4 PROMPT requests four")
-        turn = self.turns[-1]
-        screen = CandidatesScreen(turn, self._scope.requests, self._scope.loaded.slots, self._scope.screen.pace)
-        self._scope.app.push_screen(screen, partial(self._picked, turn))
+        prompt = self.prompts[-1]
+        screen = CandidatesScreen(prompt, self._scope.requests, self._scope.loaded.slots, self._scope.screen.pace)
+        self._scope.app.push_screen(screen, partial(self._picked, prompt))
 
     @in_background("asking")
     async def _ask(self, count: int, prompt: str, settings: Settings) -> None:
@@ -322,12 +316,13 @@ class CandidateActions(ActionGroup):
             self._scope.screen.widgets.composer.take_back([line])
             raise
         self._messages.ask(prompt, count, attachments)
-        if self._scope.conversation.turns[-1].wanted > 1:  # otherwise the reply says why there is only one
+        if self._scope.conversation.prompts[-1].wanted > 1:  # otherwise the reply says why there is only one
             self.show()
 
-    def _picked(self, turn: Turn, index: int | None) -> None:
+    def _picked(self, prompt: Prompt, index: int | None) -> None:
         if index is not None:
-            branches.pick(self._scope.requests, self._scope.conversation, turn, turn.replies[index])
+            branches.pick(self._scope.requests, self._scope.conversation, prompt.replies[index])
             self._scope.screen.update()
-        if len(turn.replies) > 1:
-            self._scope.say(f"continuing with reply {turn.place} of {len(turn.replies)} · /candidates shows them again")
+        if prompt.reply is not None and len(prompt.replies) > 1:
+            place = f"reply {prompt.reply.place} of {len(prompt.replies)}"
+            self._scope.say(f"continuing with {place} · /candidates shows them again")

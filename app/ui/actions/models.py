@@ -201,7 +201,7 @@ class ModelActions(ActionGroup):
 
     def compare_with(self, conversation: Conversation) -> None:
         """Show a notice if the last reply of a chat came from another model than the loaded one."""
-        replies = [turn.reply for turn in conversation.turns if turn.reply is not None and turn.reply.model]
+        replies = [reply for reply in conversation.replies if reply.model]
         model, target = replies[-1].model if replies else "", self.chosen[0]
         if self._scope.make_source is None or model in ("", target):
             return
@@ -295,7 +295,7 @@ class ModelActions(ActionGroup):
         if self._scope.make_source is not None and self._scope.requests.settings is not None:
             sentence = f"{sentence} · ctrl+\\ chooses another model"
         self._scope.screen.widgets.show_loading(sentence, failed=True)
-        if self._scope.conversation.turns:  # otherwise the welcome screen shows it
+        if self._scope.conversation.prompts:  # otherwise the welcome screen shows it
             self._scope.say(sentence, "error")
         self._scope.requests.fail(sentence)
 

@@ -57,9 +57,9 @@ class PromptActions(ActionGroup):
     @in_background("asking")
     async def attachments(self) -> None:
         """List the attachments of this prompt and of earlier ones."""
-        composer, turns = self._scope.screen.widgets.composer, self._scope.conversation.turns
+        composer, prompts = self._scope.screen.widgets.composer, self._scope.conversation.prompts
         unsent = composer.attached
-        sent = [(n, one) for n, turn in enumerate(turns, start=1) for one in turn.attachments][::-1]
+        sent = [(n, one) for n, prompt in enumerate(prompts, start=1) for one in prompt.attachments][::-1]
         if not unsent and not sent:
             raise UnavailableError("nothing is attached: @PATH in a prompt, or /attach PATH, attaches a file")
         wanted = await self._scope.ask(AttachmentsScreen(unsent, sent))
@@ -188,8 +188,8 @@ class PromptActions(ActionGroup):
 
     def save_template(self, name: str) -> None:
         """Save the last prompt of this chat as a template."""
-        turns, missing = self._scope.conversation.turns, "this chat has no prompt to save"
-        self._save(self._scope.stored.templates, name, turns[-1].prompt if turns else "", missing)
+        prompts, missing = self._scope.conversation.prompts, "this chat has no prompt to save"
+        self._save(self._scope.stored.templates, name, prompts[-1].text if prompts else "", missing)
 
     def _insert(self, text: str) -> None:
         """Insert a text at the cursor of the composer."""
@@ -211,7 +211,7 @@ class PromptActions(ActionGroup):
         conversation.system = text
         self._scope.archive.set_options(conversation)
         self._scope.screen.widgets.show_frame()
-        when = "from the next reply on" if conversation.turns else "in this chat"
+        when = "from the next reply on" if conversation.prompts else "in this chat"
         self._scope.say(f"system prompt set · {when}" if text else f"no system prompt · {when}")
 
     def _save(self, texts: NamedTexts, name: str, text: str, missing: str) -> None:

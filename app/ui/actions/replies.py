@@ -139,7 +139,7 @@ class ReplyActions(ActionGroup):
         conversation, target = self._scope.conversation, self._scope.loaded.target
         if form not in FORMATS:
             raise UsageError(f"/export {form} is not understood: it takes {', '.join(FORMATS)}")
-        if not conversation.turns:
+        if not conversation.prompts:
             raise UnavailableError("there is nothing to export yet")
         match form:
             case "md":
@@ -171,7 +171,7 @@ class ReplyActions(ActionGroup):
             self._scope.say(f"{done} as {path}")
 
     def _copy_thinking(self) -> None:
-        replies = [turn.reply for turn in self._scope.conversation.turns if turn.reply and turn.reply.has_text]
+        replies = [reply for reply in self._scope.conversation.replies if reply.has_text]
         if not replies:
             raise UnavailableError(NOTHING_YET)
         if not replies[-1].thinking:

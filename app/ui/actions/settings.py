@@ -103,7 +103,7 @@ class SettingsActions(ActionGroup):
 
     def remember(self, **changed: str) -> None:
         """Change and store settings of the interface."""
-        after = self._scope.requests.settings = replace(self._scope.settings, **changed)  # type: ignore[arg-type]
+        after = self._scope.requests.settings = replace(self._scope.settings, **changed)
         if self._scope.preferences is not None:
             self._scope.preferences.remember(after, changed)
 

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import permutations
 from time import monotonic
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.lessons import lessons
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.second_reading import SecondReading, said_texts
@@ -164,7 +164,7 @@ class Views(ActionGroup):
         if places := self._transcript.painter.letter(LETTERS):
             self._scope.app.push_screen(JumpScreen(), partial(self._jump, places))
 
-    def _jump(self, places: Mapping[str, Turn | Reply], letter: str | None) -> None:
+    def _jump(self, places: Mapping[str, Prompt | Reply], letter: str | None) -> None:
         self._transcript.painter.letter("")
         if letter is not None and letter in places:
             self._transcript.go_to(places[letter])
@@ -250,16 +250,16 @@ class ComparisonActions(ActionGroup):
     @in_background("side")
     async def _leave(self, side: SideScreen, conversation: Conversation | None) -> None:
         """Return from the side-by-side mode, and continue a lane's conversation, if any; unsent text moves along."""
-        prompt, attachments = side.composer.unsent
+        text, attachments = side.composer.unsent
         await self.close()
         if conversation is not None:
             left, right = side.duet.conversations
             conversation.join(right if conversation is left else left)
-            for reply in [turn.reply for turn in conversation.turns[:1] if turn.reply is not None]:
+            for reply in conversation.replies[:1]:
                 self._scope.archive.choose(reply)
-            for reply in (reply for turn in conversation.turns for reply in turn.replies):
+            for reply in (reply for prompt in conversation.prompts for reply in prompt.replies):
                 reply.side_by_side = False  # in the chat, the line below it has the speedup too
             self._scope.screen.show(conversation)
-        if prompt:
-            self._scope.screen.writing.take_back([Turn(slash.unescaped(prompt), attachments=attachments)])
+        if text:
+            self._scope.screen.writing.take_back([Prompt(slash.unescaped(text), attachments)])
         self._chats.show_list()

@@ -11,7 +11,7 @@ from rich.style import Style
 from textual.strip import Strip
 
 from specchat.app.chat.attachments import label
-from specchat.app.chat.conversation import Turn
+from specchat.app.chat.conversation import Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.styles import TranscriptStyles
@@ -22,8 +22,8 @@ INDENT = 4
 """Empty cells at the left of every text; the mark of a prompt is there."""
 GAP = "┄┄ the model was not told the {count} above ┄┄"
 
-TurnOrReply = Turn | Reply
-"""What a block shows; a turn means its prompt."""
+TurnOrReply = Prompt | Reply
+"""What a block shows."""
 
 
 class Look(NamedTuple):
@@ -70,22 +70,22 @@ class Block:
         """The text in these cells of a line, for the clipboard, and what joins it to the next line."""
         return self.strip(y, styles).crop(start, end).text.rstrip(), "\n"
 
-    def mark_left_out(self, part: TurnOrReply, turns: Sequence[Turn], left_out: Container[Turn]) -> None:
-        """Make the block grey if its turn did not fit into the context; the last of several in a row counts them.
+    def mark_left_out(self, part: TurnOrReply, prompts: Sequence[Prompt], left_out: Container[Prompt]) -> None:
+        """Make the block grey if its message did not fit into the context; the last of several in a row counts them.
 
         Args:
             part: The prompt or reply of this block.
-            turns: The path.
-            left_out: The turns that the model did not receive.
+            prompts: The prompts of the path.
+            left_out: The prompts that the model did not receive.
         """
-        place = next((n for n, turn in enumerate(turns) if turn is part or turn.reply is part), None)
-        if place is None or turns[place] not in left_out:
+        place = next((n for n, prompt in enumerate(prompts) if part in (prompt, prompt.reply)), None)
+        if place is None or prompts[place] not in left_out:
             return
         self.told = False
-        last = place + 1 == len(turns) or turns[place + 1] not in left_out
-        if last and part is turns[place].reply:
+        last = place + 1 == len(prompts) or prompts[place + 1] not in left_out
+        if last and part is prompts[place].reply:
             first = place
-            while first and turns[first - 1] in left_out:
+            while first and prompts[first - 1] in left_out:
                 first -= 1
             count = place - first + 1
             self.gap = GAP.format(count=f"{count} messages" if count > 1 else "message")
@@ -102,23 +102,22 @@ QUEUED = " queued "
 class PromptBlock(Block):
     """The prompt on its own background, with an empty line below it."""
 
-    def __init__(self, turn: Turn, width: int) -> None:
+    def __init__(self, prompt: Prompt, width: int) -> None:
         super().__init__(width)
-        self._turn = turn
+        self._prompt = prompt
         self._shown: tuple[object, ...] | None = None
         """Whether it waits, and which of several versions and replies are shown."""
         self._text = TokenLines(width - INDENT - len(QUEUED))
-        self._text.append([(turn.prompt.strip("\n"), Fate.PLAIN)], 0)
+        self._text.append([(prompt.text.strip("\n"), Fate.PLAIN)], 0)
         self._lines = self._text.lines
         self._chips: tuple[str, ...] = ()
         """What was sent along, a line each."""
-        self.height = len(self._lines) + len(turn.attachments) + 1
+        self.height = len(self._lines) + len(prompt.attachments) + 1
 
     def update(self) -> int | None:
         """Only the text at its right and below it can change."""
-        turn = self._turn
-        self._chips = tuple(escape_controls(label(each)) for each in turn.attachments)
-        shown = (turn.reply is None, turn.version, len(turn.versions), turn.place, len(turn.replies), self._chips)
+        self._chips = tuple(escape_controls(label(each)) for each in self._prompt.attachments)
+        shown = (self._prompt.reply is None, self._chips, *self._places())
         if shown == self._shown:
             return None
         self._shown = shown
@@ -134,7 +133,7 @@ class PromptBlock(Block):
         if y >= len(self._lines):
             chip = y - len(self._lines)
             return self._chip(chip, styles) if chip < len(self._chips) else self._versions(styles)
-        queued = self._turn.reply is None
+        queued = self._prompt.reply is None
         style = styles["queued"] if queued else styles["prompt"]
         margin = Segment(" " * (INDENT - len(MARK)), styles.base)
         text = "".join(piece.text for piece in self._lines[y])
@@ -146,23 +145,27 @@ class PromptBlock(Block):
 
     def _chip(self, number: int, styles: TranscriptStyles) -> Strip:
         """Below the prompt: a text that was sent along; a click opens it."""
-        link = Style(meta={"@click": f"request('attachment', {id(self._turn)}, ({number},))"})
+        link = Style(meta={"@click": f"request('attachment', {id(self._prompt)}, ({number},))"})
         margin = Segment(" " * (INDENT - len(MARK)), styles.base)
         text = set_cell_size(f"▤ {self._chips[number]}", min(cell_len(self._chips[number]) + 2, self.width - INDENT))
         parts = [margin, Segment(MARK, styles["mark"]), Segment(text, styles["prompt"] + styles["link"] + link)]
         return Strip(parts).adjust_cell_length(self.width, styles["prompt"])
 
+    def _places(self) -> list[tuple[str, int, int]]:
+        """The numbers of the shown prompt and reply among their versions, and how many these are."""
+        return [(name, part.place, len(part.siblings)) for name, part in self._prompt.named_parts]
+
     def _versions(self, styles: TranscriptStyles) -> Strip:
         """Below the prompt, at the right: which of several versions of it and of the reply are shown."""
-        turn = self._turn
-        places = ("prompt", False, turn.version, len(turn.versions)), ("reply", True, turn.place, len(turn.replies))
         figures, linked = styles["figures"], styles["link"]
         parts: list[Segment] = []
-        for name, of_reply, place, of in places:
+        for name, place, of in self._places():
             if of < 2:
                 continue
+            of_reply = name == "reply"
             back, forth = (
-                Style(meta={"@click": f"request('version', {id(turn)}, ({of_reply}, {step}))"}) for step in (-1, 1)
+                Style(meta={"@click": f"request('version', {id(self._prompt)}, ({of_reply}, {step}))"})
+                for step in (-1, 1)
             )
             count = Style(meta={"@click": "app.run('candidates')"}) if of_reply else Style()
             parts += [

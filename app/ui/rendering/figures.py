@@ -13,7 +13,7 @@ from textual.content import Content
 
 from specchat.app.chat.context_meter import Usage
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.rounds import ReplyFigures
+from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.chat.titles import split_title
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import DROP_OLDEST, KEEP_ENDS, STOP

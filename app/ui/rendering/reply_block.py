@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
 
-from specchat.app.chat.reply import Reply, Stage
-from specchat.app.chat.rounds import CHOSEN, ReplyFigures
+from specchat.app.chat.reply import CHOSEN, Reply, Stage
+from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.source import Part
@@ -175,7 +175,7 @@ class ReplyBlock(Block):
         """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
         whole = (self.reply.running and self._look.drafts) or self._look.by_round or self._cursor is not None
         rejected = SHOW if whole and self._look.rejected == FOLD else self._look.rejected
-        return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.numbered.told
+        return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
 
     def _wrap_anew(self) -> None:
         """Begin again with no token wrapped."""
@@ -227,7 +227,7 @@ class ReplyBlock(Block):
         """The tokens of the round that is looked at."""
         if self._cursor is None:
             return range(0)
-        starts, index = self.reply.starts, self.reply.numbered.round_of(self._cursor)
+        starts, index = self.reply.starts, self.reply.round_of(self._cursor)
         return range(starts[index], starts[index + 1] if index + 1 < len(starts) else self.reply.tokens)
 
     def _number(self, y: int, styles: TranscriptStyles) -> Segment:
@@ -236,7 +236,7 @@ class ReplyBlock(Block):
         above = y and next((piece.token for piece in reversed(self._tokens.lines[y - 1])), 0)
         if first is None or first > self.reply.tokens or (y and first == above):
             return Segment(" " * INDENT, styles.base)
-        index = self.reply.numbered.round_of(first) if first < self.reply.tokens else len(self.reply.rounds)
-        if y and self.reply.numbered.round_of(above) == index:
+        index = self.reply.round_of(first) if first < self.reply.tokens else len(self.reply.rounds)
+        if y and self.reply.round_of(above) == index:
             return Segment(" " * INDENT, styles.base)
         return Segment(f"{index + 1:>{INDENT - 1}} "[-INDENT:], styles["number"])

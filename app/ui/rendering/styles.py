@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rich.segment import Segment
 from rich.style import Style
 
-from specchat.app.chat.rounds import CHOSEN
+from specchat.app.chat.reply import CHOSEN
 from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.token_lines import FOLDED, TITLE, Piece
 from specchat.engine import Fate, Round

@@ -84,7 +84,7 @@ class TokenCursor:
         if self.spot is None or (found := self._stack.reply_block(self.spot.reply)) is None:
             return None
         reply = self.spot.reply
-        index = reply.numbered.round_of(self.spot.token) + step
+        index = reply.round_of(self.spot.token) + step
         if not 0 <= index < len(reply.rounds):
             return None
         token = _nearest(found[1], reply.starts[index], 1)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from specchat.app.chat.reply import Reply
-from specchat.app.chat.rounds import CHOSEN
+from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.ui.rendering.figures import FATES, UNTOLD, one_line
 from specchat.engine import Candidate, Detail, Fate, Round, Token
 

@@ -13,7 +13,7 @@ from textual.content import Content
 from textual.style import Style
 from textual.widgets import Static
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.ui.keys import registered
@@ -35,19 +35,19 @@ class CandidateFrame(Vertical):
 
     BINDINGS: ClassVar[list[BindingType]] = registered("candidate", Binding("enter", "pick", "continue with this one"))
 
-    def __init__(self, turn: Turn, place: int, pace: Pace) -> None:
+    def __init__(self, prompt: Prompt, place: int, pace: Pace) -> None:
         """Make it.
 
         Args:
-            turn: The prompt and its replies.
+            prompt: The prompt and its replies.
             place: Index of this reply among them.
             pace: Says how often the screen is drawn.
         """
         super().__init__(classes="candidate")
         self.place = place
-        self.view = Transcript(Conversation(turns=[turn]), lambda _: [] if self.reply is None else [self.reply])
+        self.view = Transcript(Conversation(), lambda _: [] if self.reply is None else [self.reply])
         self.view.pace, self.view.forkable = pace, False
-        self._turn = turn
+        self._prompt = prompt
         self._shown: tuple[str | Content, str | Content] = ("", "")
         self._updates = 0
         """Since figures were taken last."""
@@ -55,7 +55,7 @@ class CandidateFrame(Vertical):
     @property
     def reply(self) -> Reply | None:
         """The reply, once it has been asked for."""
-        return self._turn.replies[self.place] if self.place < len(self._turn.replies) else None
+        return self._prompt.replies[self.place] if self.place < len(self._prompt.replies) else None
 
     def compose(self) -> ComposeResult:
         """The tokens."""
@@ -76,17 +76,17 @@ class CandidateFrame(Vertical):
                 self._shown = shown
                 self.border_title, self.border_subtitle = shown
         self.view.update()
-        self.set_class(self.reply is not None and self.reply is self._turn.reply, "-chosen")
+        self.set_class(self.reply is not None and self.reply is self._prompt.reply, "-chosen")
 
     def _title(self) -> tuple[str | Content, str | Content]:
         reply, number = self.reply, self.place + 1
         if reply is None:
-            return f" {number} ", "queued" if self._turn.reply is None else ""
+            return f" {number} ", "queued" if self._prompt.reply is None else ""
         metrics = reply.figures.metrics
         accepted = f"· {accepted_share(metrics)} " if metrics.tested else ""
         if reply.stage is Stage.WAITING:
             accepted = "· waits for a free slot "
-        if len(self._turn.replies) < 2:  # it failed before it began
+        if len(self._prompt.replies) < 2:  # it failed before it began
             return f" {number} ", ""
         link = Style.from_meta({"@click": f"screen.pick({self.place})"})
         title = Content.assemble(" ", (f"{number}", "bold"), f" {accepted}")
@@ -97,7 +97,7 @@ class CandidatesScreen(SubScreen[int | None]):
     """Returns the index of the picked reply, or None: then the conversation continues with the first one.
 
     Args:
-        turn: The prompt and its replies.
+        prompt: The prompt and its replies.
         requests: Stops the replies.
         slots: Maximum number of concurrent replies.
         pace: The rate at which `update` is called.
@@ -124,12 +124,12 @@ class CandidatesScreen(SubScreen[int | None]):
             for key, active in super().active_bindings.items()
         }
 
-    def __init__(self, turn: Turn, requests: RequestManager, slots: int, pace: Pace) -> None:
+    def __init__(self, prompt: Prompt, requests: RequestManager, slots: int, pace: Pace) -> None:
         super().__init__()
         use_narrow_compositor(self)
-        self.turn, self._requests, self._slots = turn, requests, slots
-        count = max(turn.wanted, len(turn.replies))
-        self._frames = [CandidateFrame(turn, place, pace) for place in range(count)]
+        self.prompt, self._requests, self._slots = prompt, requests, slots
+        count = max(prompt.wanted, len(prompt.replies))
+        self._frames = [CandidateFrame(prompt, place, pace) for place in range(count)]
         self._pace = pace
         self._updates = 0
 
@@ -143,7 +143,7 @@ class CandidatesScreen(SubScreen[int | None]):
 
     def on_mount(self) -> None:
         """Focus the reply that the conversation continues with."""
-        self._frames[self.turn.place - 1].view.focus()
+        self._frames[self.prompt.reply.place - 1 if self.prompt.reply else 0].view.focus()
         self._arrange()
         self.update()
 
@@ -165,7 +165,7 @@ class CandidatesScreen(SubScreen[int | None]):
 
     def action_pick(self, place: int) -> None:
         """Return this reply."""
-        if len(self.turn.replies) > 1 and place < len(self.turn.replies):
+        if len(self.prompt.replies) > 1 and place < len(self.prompt.replies):
             self.dismiss(place)
 
     def action_rejected(self) -> None:
@@ -175,7 +175,7 @@ class CandidatesScreen(SubScreen[int | None]):
 
     def action_stop(self) -> None:
         """Stop all replies."""
-        self._requests.running.cancel(self.turn.replies)
+        self._requests.running.cancel(self.prompt.replies)
 
     def _arrange(self) -> None:
         grid = self.query_one("#candidates", Grid)
@@ -189,7 +189,7 @@ class CandidatesScreen(SubScreen[int | None]):
         grid.styles.grid_rows = str(max(height // rows, MIN_HEIGHT))
         waits = count - self._slots
         note = f"  {count} replies · {self._slots} at once, {waits} wait for a free slot" if waits > 0 else ""
-        prompt = Content(" ".join(self.turn.prompt.split()))
+        prompt = Content(" ".join(self.prompt.text.split()))
         prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
         self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "$quiet")))
 

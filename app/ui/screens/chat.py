@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from textual.app import ComposeResult
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.settings.settings import CHAT as CHAT_VIEW
@@ -87,7 +87,7 @@ class ChatScreen(ChatBase):
 
     def update(self) -> None:
         """Draw changes in the conversation; called with every frame."""
-        empty = not self.conversation.turns
+        empty = not self.conversation.prompts
         if self.widgets.empty is not empty:
             self.widgets.show_empty(empty=empty)
             self.widgets.composer.offering = empty
@@ -117,10 +117,10 @@ class ChatScreen(ChatBase):
         self.panes.select("chat")
         self.transcript.follow()
 
-    def go_to(self, turn: Turn, part: Turn | Reply | None = None, found: FoundWord | None = None) -> None:
+    def go_to(self, prompt: Prompt, part: Prompt | Reply | None = None, found: FoundWord | None = None) -> None:
         """Scroll a message to the top of the screen, or further, to a word of its prompt or reply."""
         self.panes.select("chat")
-        self.transcript.go_to(turn)
+        self.transcript.go_to(prompt)
         if part is not None and found is not None:
             self.transcript.go_to(part, found)
 

@@ -52,7 +52,7 @@ class Inspection:
         """The reply that panel and timeline show: that of the selected token, else the last one."""
         if self.spot is not None:
             return self.spot.reply
-        replies = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
+        replies = self._transcript.conversation.replies
         return replies[-1] if replies else self._screen.widgets.no_reply
 
     def look_at(self, spot: Spot | None) -> None:
@@ -63,7 +63,7 @@ class Inspection:
             self._timeline.pick(None)
         else:
             self._follow_lanes()
-            self._timeline.pick(spot.reply, spot.reply.numbered.round_of(spot.token))
+            self._timeline.pick(spot.reply, spot.reply.round_of(spot.token))
         if self.open:
             self._examine()
             self._inspector.show(spot)
@@ -182,12 +182,13 @@ class Inspection:
         """Show the lane of the shown reply, and of all replies that ran at the same time."""
         shown = self.reply
         if shown not in self._lanes:
-            own = [turn.reply for turn in self._transcript.conversation.turns if turn.reply is not None]
+            own = self._transcript.conversation.replies
             # Replies that are not loaded yet are far above the visible ones.
             near = [reply for reply in own if reply is shown or (reply.loaded and ran_together(reply, shown))]
             self._lanes = near or [shown]
             self._own, self._names = len(self._lanes), {}
-        running = dict.fromkeys(turn.reply for _, turn in self._requests.replies.values() if turn.reply is not None)
+        every = (reply for _, reply in self._requests.replies.values())
+        running = [reply for reply in every if reply.parent is not None and reply.parent.shown is reply]
         concurrent = [reply for reply in running if reply not in self._lanes] if shown in running else []
         self._lanes += concurrent
         self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)
@@ -195,9 +196,8 @@ class Inspection:
     def _name(self, reply: Reply) -> str:
         """Name of a lane: this chat, its prompt if the chat has several lanes, or the title of another chat."""
         if reply not in self._names:
-            turns = self._transcript.conversation.turns
-            prompt = next((turn.prompt for turn in turns if reply in turn.replies), None)
-            title = next((c.title for c, turn in self._requests.replies.values() if reply in turn.replies), "")
-            several = " ".join(prompt.split()) if prompt and self._own > 1 else "this chat"
+            prompt = self._transcript.conversation.prompt_of(reply)
+            title = next((c.title for c, other in self._requests.replies.values() if reply is other), "")
+            several = " ".join(prompt.text.split()) if prompt and prompt.text and self._own > 1 else "this chat"
             self._names[reply] = title if prompt is None else several
         return self._names[reply]

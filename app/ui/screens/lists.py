@@ -16,7 +16,8 @@ from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
 from specchat.app.chat.attachments import label
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
+from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
@@ -85,8 +86,7 @@ class MessagesScreen(ItemsScreen):
 
     Args:
         conversation: whose messages are listed.
-        show_reply: switches to another reply, by a number of places.
-        show_version: switches to another version of a prompt.
+        show: switches to another version of a prompt, or to another reply, by a number of places.
     """
 
     BINDINGS = registered(
@@ -107,15 +107,10 @@ class MessagesScreen(ItemsScreen):
         "← → other replies · shift ← → other versions"
     )
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        show_reply: Callable[[Turn, int], None],
-        show_version: Callable[[Turn, int], None],
-    ) -> None:
-        super().__init__(len(conversation.turns) - 1)
+    def __init__(self, conversation: Conversation, show: Callable[[Prompt | Reply | None, int], None]) -> None:
+        super().__init__(len(conversation.prompts) - 1)
         self._conversation = conversation
-        self._show = {"reply": show_reply, "version": show_version}
+        self._show = show
 
     def on_resize(self) -> None:
         """Prompts are cut to the width."""
@@ -123,17 +118,16 @@ class MessagesScreen(ItemsScreen):
 
     def lines(self, width: int) -> Iterable[Content]:
         """The prompts, and which versions are shown."""
-        for number, turn in enumerate(self._conversation.turns, start=1):
-            several = ("prompt", turn.version, turn.versions), ("reply", turn.place, turn.replies)
-            marks = (f"{name} ‹ {shown} / {len(every)} ›" for name, shown, every in several if len(every) > 1)
-            versions = "  ".join(marks)
+        for number, prompt in enumerate(self._conversation.prompts, start=1):
+            several = [(name, each) for name, each in prompt.named_parts if len(each.siblings) > 1]
+            versions = "  ".join(f"{name} ‹ {each.place} / {len(each.siblings)} ›" for name, each in several)
             room = max(width - cell_len(versions) - 5, 8)
-            prompt = Content(" ".join(turn.prompt.split())).truncate(room, ellipsis=True, pad=True)
-            yield Content.assemble((f"{number:>3} ", "$primary"), prompt, " ", (versions, "$quiet"))
+            text = Content(" ".join(prompt.text.split())).truncate(room, ellipsis=True, pad=True)
+            yield Content.assemble((f"{number:>3} ", "$primary"), text, " ", (versions, "$quiet"))
 
     def allows(self, action: str, place: int) -> bool:  # noqa: ARG002
         """Only with a message that is still there: a prompt that fails goes back into the composer."""
-        there = place < len(self._conversation.turns)
+        there = place < len(self._conversation.prompts)
         if not there:
             self._fill(place)
         return there
@@ -142,7 +136,8 @@ class MessagesScreen(ItemsScreen):
         """Switch to another reply, or to another version of the prompt."""
         place = self.query_one(KeyList).highlighted
         if place is not None and self.allows(what, place):
-            self._show[what](self._conversation.turns[place], step)
+            prompt = self._conversation.prompts[place]
+            self._show(prompt.reply if what == "reply" else prompt, step)
             self._fill(place)
 
 

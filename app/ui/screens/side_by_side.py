@@ -244,7 +244,7 @@ class SideScreen(SubScreen[Conversation | None]):
 
     def _show_summary(self) -> None:
         done = self.duet.done
-        turns = len(self.duet.conversations[0].turns)
+        turns = len(self.duet.conversations[0].prompts)
         state = (done, self.duet.gap, turns, len(self.duet.runs), self.size.width)
         if state == self._summarised:
             return

@@ -68,8 +68,8 @@ class Stepping:
             reply, steps, running = self._inspection.reply, self.stepper.shown, self._screen.requests.running
             last = reply.rounds[-1] if reply.rounds and reply.running else None
             ended = self.player is None and bool(reply.rounds) and not reply.running
-            if steps and steps[0][0].request_id in running.turns:
-                reply = running.reply(steps[0][0].request_id)
+            if steps and steps[0][0].request_id in running.replies:
+                _, reply = running.replies[steps[0][0].request_id]
             self._screen.widgets.step_bar.show(steps, last, len(reply.rounds) + bool(steps), ended=ended)
 
     def move(self, what: str, steps: int = 1) -> None:
@@ -114,7 +114,7 @@ class Stepping:
 
 def _last_rejection(conversation: Conversation) -> Spot | None:
     """The last rejected token, if it is in the last round of its reply."""
-    replies = [turn.reply for turn in conversation.turns if turn.reply and turn.reply.rounds]
+    replies = [reply for reply in conversation.replies if reply.rounds]
     ended = [reply for reply in replies if reply.rounds[-1].accepted < reply.rounds[-1].tested]
     reply: Reply | None = max(ended, key=lambda reply: reply.rounds[-1].at, default=None)
     if reply is None:

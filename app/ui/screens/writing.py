@@ -9,7 +9,7 @@ from textual.timer import Timer
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.context_meter import ContextMeter, Usage
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.tray import Unsent, UnsentTexts, mention, mentions
 from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
@@ -35,8 +35,8 @@ class Writing:
         self.gauge = Gauge(screen)
         self._asked: list[str] = []
         """Prompts of all chats when the app started, as they are typed."""
-        self._editing: tuple[Turn, str, tuple[Attachment, ...]] | None = None
-        """The turn whose prompt is being edited; the text and attachments that the composer had before."""
+        self._editing: tuple[Prompt, str, tuple[Attachment, ...]] | None = None
+        """The prompt that is being edited; the text and attachments that the composer had before."""
         self._as_put = ""
         """The edited prompt before any change."""
 
@@ -69,21 +69,21 @@ class Writing:
             say(self._screen.app, sentence, "error")
         return bool(sentence)
 
-    def take_back(self, waiting: list[Turn]) -> Unsent:
-        """Put the prompts of waiting turns in front of the unsent text; return what is unsent then.
+    def take_back(self, waiting: list[Prompt]) -> Unsent:
+        """Put waiting prompts in front of the unsent text; return what is unsent then.
 
         While a prompt is being edited, that text is shown after the edit.
         """
         if waiting:
-            attachments = [one for turn in waiting for one in turn.attachments]
-            prompts = slash.escaped("\n\n".join(turn.prompt for turn in waiting))
+            attachments = [one for prompt in waiting for one in prompt.attachments]
+            prompts = slash.escaped("\n\n".join(prompt.text for prompt in waiting))
             if self._editing is None:
                 self._composer.tray.hold([*self._composer.unsent[1], *attachments])
                 self._composer.take_back([prompts])
             else:
-                turn, before, kept = self._editing
+                edited, before, kept = self._editing
                 text = f"{prompts}\n\n{before}" if before else prompts
-                self._editing = turn, text, tuple(dict.fromkeys((*attachments, *kept)))
+                self._editing = edited, text, tuple(dict.fromkeys((*attachments, *kept)))
         return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
@@ -107,31 +107,33 @@ class Writing:
         self._widgets.hint.show(self._composer.menu, self._composer.marked, self._composer.path_begun)
         self.gauge.typed()
 
-    def edit(self, turn: Turn) -> None:
+    def edit(self, prompt: Prompt) -> None:
         """Edit a prompt: put it into the composer."""
-        self._editing = turn, *self.unsent.of(self._screen.conversation)
-        self._composer.tray.hold(turn.attachments)
-        self._widgets.frame.editing = f"another version of message {self._screen.conversation.turns.index(turn) + 1}"
+        self._editing = prompt, *self.unsent.of(self._screen.conversation)
+        self._composer.tray.hold(prompt.attachments)
+        self._widgets.frame.editing = (
+            f"another version of message {self._screen.conversation.prompts.index(prompt) + 1}"
+        )
         self._widgets.show_frame()
-        prompt = slash.escaped(turn.prompt)
-        named = self._composer.tray.attached(prompt)
-        unnamed = [mention(one.name) for one in turn.attachments if one not in named]  # `specchat ask --file`
-        self._composer.begin("\n".join([" ".join(unnamed), prompt]) if unnamed else prompt)
+        text = slash.escaped(prompt.text)
+        named = self._composer.tray.attached(text)
+        unnamed = [mention(one.name) for one in prompt.attachments if one not in named]  # `specchat ask --file`
+        self._composer.begin("\n".join([" ".join(unnamed), text]) if unnamed else text)
         self._as_put = self._composer.text
         self._screen.refresh_bindings()
 
-    def end_edit(self) -> Turn | None:
-        """Stop editing and restore the composer; returns the turn whose prompt was edited."""
+    def end_edit(self) -> Prompt | None:
+        """Stop editing and restore the composer; returns the prompt that was edited."""
         if self._editing is None:
             return None
-        turn, before, attachments = self._editing
+        prompt, before, attachments = self._editing
         self._editing = None
         self._composer.tray.hold(attachments)
         self._widgets.frame.editing = ""
         self._widgets.show_frame()
         self._composer.begin(before)
         self._screen.refresh_bindings()
-        return turn
+        return prompt
 
     def _put_unsent(self, conversation: Conversation) -> None:
         text, attachments = self._unsent.of(conversation)
@@ -139,10 +141,10 @@ class Writing:
         self._composer.begin(text)
 
     def _remember(self) -> None:
-        for turn in self._screen.conversation.turns:
-            self._composer.tray.know(turn.attachments)
-        own = [slash.escaped(turn.prompt) for turn in self._screen.conversation.turns]
-        self._composer.remember([*(prompt for prompt in self._asked if prompt not in own), *own])
+        for prompt in self._screen.conversation.prompts:
+            self._composer.tray.know(prompt.attachments)
+        own = [slash.escaped(prompt.text) for prompt in self._screen.conversation.prompts]
+        self._composer.remember([*(text for text in self._asked if text not in own), *own])
 
 
 class Gauge:

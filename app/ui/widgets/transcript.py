@@ -14,7 +14,7 @@ from textual.reactive import reactive
 from textual.selection import Selection
 from textual.strip import Strip
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
 from specchat.app.ui.keys import registered
@@ -41,8 +41,7 @@ PartsOf = Callable[[Conversation], list[TurnOrReply]]
 
 def all_parts(conversation: Conversation) -> list[TurnOrReply]:
     """Every prompt and the reply to it, from top to bottom."""
-    pairs = [(turn, turn.reply) for turn in conversation.turns]
-    return [part for pair in pairs for part in pair if part is not None]
+    return [part for prompt in conversation.prompts for _, part in prompt.named_parts]
 
 
 def hidden_at_first(parts: list[TurnOrReply]) -> int:
@@ -51,7 +50,7 @@ def hidden_at_first(parts: list[TurnOrReply]) -> int:
     while hidden and room > 0:
         hidden -= 1
         part = parts[hidden]
-        room -= 200 + len(part.prompt if isinstance(part, Turn) else part.text)
+        room -= 200 + len(part.text)
     return hidden
 
 
@@ -70,7 +69,7 @@ class Requested(Message, namespace="transcript"):
     """The request: for a prompt "version" (details: whether of its reply, a step) or "attachment" (its place); for a
     reply "copy", "continue", "penalise" or "code" (its number from 1); for a token "fork"; for an address "link"."""
     about: Any
-    """The turn, reply, spot or address."""
+    """The prompt, reply, spot or address."""
     details: tuple[Any, ...] = ()
 
 
@@ -127,8 +126,8 @@ class Transcript(BarredScrollView, can_focus=True):
         self._updates = 0
         self._grown = False
         """Whether the height has changed since the last scrolling."""
-        self._left_out: frozenset[Turn] = frozenset()
-        """Turns that did not fit into the context of the last reply."""
+        self._left_out: frozenset[Prompt] = frozenset()
+        """Prompts that did not fit, with their replies, into the context of the last reply."""
 
     @property
     def spot(self) -> Spot | None:
@@ -326,7 +325,7 @@ class Transcript(BarredScrollView, can_focus=True):
 
     def _block(self, part: TurnOrReply) -> Block:
         block: Block
-        if isinstance(part, Turn):
+        if isinstance(part, Prompt):
             block = PromptBlock(part, self._width)
         else:
             markdown = None
@@ -337,7 +336,7 @@ class Transcript(BarredScrollView, can_focus=True):
             if self.spot is not None and part is self.spot.reply:
                 block.select(self.spot.token)
         if self._left_out:
-            block.mark_left_out(part, self.conversation.turns, self._left_out)
+            block.mark_left_out(part, self.conversation.prompts, self._left_out)
         return block
 
     def _post_selected(self, spot: Spot | None) -> None:

@@ -22,10 +22,9 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, pack_head
 from specchat.engine.drafters.published.find import CONFIG
-from specchat.engine.drafters.published.weights import fill, hidden_size, read_tensors, unfit
+from specchat.engine.drafters.published.weights import UnfitError, fill, head_errors, hidden_size, read_tensors, require
 from specchat.engine.errors import first_line
-from specchat.engine.models.checkpoint import read_json
-from specchat.engine.models.load import display_name
+from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.packed.load import Model, PackedModel
 
 _TYPES = ("full_attention", "sliding_attention")
@@ -37,29 +36,39 @@ def load_assistant(folder: Path, target: Model) -> LoadedHead:
     Raises:
         EngineError: it was made for another target, or is broken.
     """
+    with head_errors(folder):
+        head = _read(folder, target)
+    size = pack_head(head, target)
+    return LoadedHead(head, torch.arange(target.vocab_size, device=target.device), display_name(folder), size)
+
+
+def _read(folder: Path, target: Model) -> AssistantHead:
+    """The network of an assistant with its weights.
+
+    Raises:
+        UnfitError: it was made for another target, or is broken.
+    """
     config, hidden = read_json(folder / CONFIG), hidden_size(target)
     width, tokens = config.get("backbone_hidden_size"), config.get("text_config", {}).get("vocab_size")
-    if (width, tokens) != (hidden, target.vocab_size):
-        raise unfit(
-            folder,
-            f"was made for a target of hidden size {width} and {tokens} tokens, and {target.name} has "
-            f"{hidden} and {target.vocab_size}: choose the assistant of this target",
-        )
+    require(
+        (width, tokens) == (hidden, target.vocab_size),
+        f"was made for a target of hidden size {width} and {tokens} tokens, and {target.name} has {hidden} and "
+        f"{target.vocab_size}: choose the assistant of this target",
+    )
     layers = _sharing_layers(target)
-    if set(layers) != set(_TYPES):
-        raise unfit(folder, f"needs a target with {' and '.join(_TYPES)}, and {target.name} is another: choose another")
+    both = " and ".join(_TYPES)
+    require({*layers} == {*_TYPES}, f"needs a target with {both}, and {target.name} is another: choose another")
     tensors = read_tensors(folder)
     tensors.pop("lm_head.weight", None)  # the same as the embedding
     try:
         with torch.device("meta"):
             head = AssistantHead(config, layers, target.layers)
     except Exception as error:  # the configuration's checks raise various exceptions
-        raise unfit(folder, f"has a config.json that cannot be used ({first_line(error)}): fetch it again") from None
+        raise UnfitError(f"has a config.json that cannot be used ({first_line(error)}): fetch it again") from None
     head.model.rotary_emb = type(head.model.rotary_emb)(head.text)  # its buffers are in no file
     head.model.embed_tokens.register_buffer("embed_scale", torch.tensor(head.text.hidden_size**0.5), persistent=False)
-    fill(folder, head, tensors, "model.", "model.")
-    size = pack_head(head, target)
-    return LoadedHead(head, torch.arange(target.vocab_size, device=target.device), display_name(folder), size)
+    fill(head, tensors, "model.", "model.")
+    return head
 
 
 def _sharing_layers(target: Model) -> dict[str, int]:
@@ -87,7 +96,7 @@ class AssistantHead(LayeredHead):
         from transformers.models.gemma4.modeling_gemma4 import Gemma4TextModel
 
         class AllShared(Gemma4TextConfig):  # type: ignore[no-untyped-call]
-            """No layer has keys and values; transformers' own property refuses that in some versions."""
+            """Configuration in which no layer has keys and values, which some versions of transformers refuse."""
 
             kv_sharing_modes = property(lambda self: ["reuse"] * self.num_hidden_layers)
 

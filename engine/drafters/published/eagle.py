@@ -10,7 +10,6 @@ hidden state, of EAGLE-3 three of them, fused.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -141,16 +140,16 @@ class _Layer(nn.Module):
 
 
 def network_of(
-    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
+    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
 ) -> tuple[EagleHead, Tensor, str, str]:
     """A head without weights, its vocabulary [V'], and the prefixes of published and of the network's names.
 
     Raises:
-        EngineError: the head is of an unknown kind, or was made for another target.
+        UnfitError: the head is of an unknown kind, or was made for another target.
     """
-    shape = read_shape(folder, config, tuple(tensors), target)
-    vocabulary = read_vocabulary(folder, shape.draft_vocabulary, shape.vocabulary, tensors)
-    taps, frequencies = shape.taps(folder, target.layers), shape.frequencies(folder)
+    shape = read_shape(config, tuple(tensors), target)
+    vocabulary = read_vocabulary(shape.draft_vocabulary, shape.vocabulary, tensors)
+    taps, frequencies = shape.taps(target.layers), shape.frequencies()
     with torch.device("meta"):
         head = EagleHead(shape, taps, frequencies)
     return head, vocabulary, shape.prefix, "layer."

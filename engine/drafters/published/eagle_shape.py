@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specchat.engine.drafters.published.weights import hidden_size, require, unfit
+from specchat.engine.drafters.published.weights import UnfitError, hidden_size, require
 from specchat.engine.errors import first_line
 from specchat.engine.models.packed.load import Model
 
@@ -28,32 +27,29 @@ class EagleShape:
     """Sizes and choices of a head of one layer.
 
     Args:
-        folder: where the head is, for messages.
         config: its config.json.
         names: names of its tensors.
 
     Raises:
-        EngineError: the head is of an unknown kind.
+        UnfitError: the head is of an unknown kind.
         KeyError, TypeError, ValueError: config.json lacks a value, or has an impossible one.
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any], names: Collection[str]) -> None:
+    def __init__(self, config: Mapping[str, Any], names: Collection[str]) -> None:
         kind = config.get("speculators_model_type")
         require(
             kind in (None, _SPECULATORS),
-            folder,
             f"is of the kind {kind!r} of speculators, which is not supported: choose one of the kind {_SPECULATORS}",
         )
         layer = dict(config["transformer_layer_config"] if kind else config)
         prefix = next((each for each in ("midlayer.", "layers.0.") if f"{each}self_attn.q_proj.weight" in names), "")
         require(
             prefix and "fc.weight" in names,
-            folder,
             "is of no kind that is known (EAGLE-1 to EAGLE-3, speculators' eagle3, Medusa): choose another",
         )
         layers, activation = int(layer.get("num_hidden_layers", 1)), layer.get("hidden_act", "silu")
-        require(layers == 1, folder, f"has {layers} layers, and one is supported: choose another")
-        require(activation in _ACTIVATIONS, folder, f"has the activation {activation!r}, which is not supported")
+        require(layers == 1, f"has {layers} layers, and one is supported: choose another")
+        require(activation in _ACTIVATIONS, f"has the activation {activation!r}, which is not supported")
         self.activate, self.prefix, self.names = _ACTIVATIONS[activation], prefix, names
         self.hidden = _positive(layer, "hidden_size")
         self.target_hidden = int(config.get("target_hidden_size") or self.hidden)
@@ -84,32 +80,30 @@ class EagleShape:
         self.normed_score = self.third and bool(kind or config.get("norm_output", True))
         """Whether the output is normed before it is scored."""
 
-    def taps(self, folder: Path, layers: int) -> tuple[int, ...]:
+    def taps(self, layers: int) -> tuple[int, ...]:
         """Depths of the target's hidden states that the head reads.
 
         Args:
-            folder: of the head, for messages.
             layers: number of the target's layers.
 
         Raises:
-            EngineError: the target has no such depth.
+            UnfitError: the target has no such depth.
         """
         if not self.third:
             return (layers,)
         taps = self.stated_taps or (2, layers // 2, layers - 3)
         require(
             all(0 <= tap < layers for tap in taps),
-            folder,
             f"reads the depths {', '.join(map(str, taps))} of its target, and this one has {layers} layers: choose the "
             "head of this target",
         )
         return taps
 
-    def frequencies(self, folder: Path) -> tuple[Tensor, float]:
+    def frequencies(self) -> tuple[Tensor, float]:
         """Inverse frequencies [head size / 2] of rotary embeddings and the factor of cosine and sine.
 
         Raises:
-            EngineError: the rotary settings are unknown, or cannot be read.
+            UnfitError: the rotary settings are unknown, or cannot be read.
         """
         from transformers import LlamaConfig
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
@@ -124,15 +118,14 @@ class EagleShape:
             config = LlamaConfig(**sizes, **self.rotary)
             stated: Any = config.rope_parameters
             kind = stated["rope_type"]
-            require(kind in _ROTARIES, folder, f"has rotary embeddings of the type {kind!r}, which are not supported")
+            require(kind in _ROTARIES, f"has rotary embeddings of the type {kind!r}, which are not supported")
             if kind != "default":
                 make: Callable[[Any], tuple[Tensor, float]] = ROPE_INIT_FUNCTIONS[kind]
                 return make(config)
             steps = torch.arange(0, self.head_size, 2).float() / self.head_size
             return stated["rope_theta"] ** -steps, 1.0
         except (KeyError, TypeError, ValueError) as error:
-            raise unfit(
-                folder,
+            raise UnfitError(
                 f"has a config.json with rotary settings that cannot be read ({first_line(error)}): fetch it again",
             ) from None
 
@@ -151,26 +144,24 @@ def _stated_taps(config: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(map(int, depths))
 
 
-def read_shape(folder: Path, config: Mapping[str, Any], names: Collection[str], target: Model) -> EagleShape:
+def read_shape(config: Mapping[str, Any], names: Collection[str], target: Model) -> EagleShape:
     """The shape of a head that was made for a target of these sizes.
 
     Raises:
-        EngineError: the head is of an unknown kind, or was made for another target.
+        UnfitError: the head is of an unknown kind, or was made for another target.
     """
     try:
-        shape = EagleShape(folder, config, names)
+        shape = EagleShape(config, names)
     except (KeyError, TypeError, ValueError) as error:
-        raise unfit(folder, f"cannot be used: its config.json does not state {error}: fetch it again") from None
+        raise UnfitError(f"cannot be used: its config.json does not state {error}: fetch it again") from None
     hidden = hidden_size(target)
     require(
         shape.target_hidden == hidden,
-        folder,
         f"was made for a target of hidden size {shape.target_hidden}, and {target.name} has {hidden}: choose the "
         "head of this target",
     )
     require(
         shape.vocabulary == target.vocab_size,
-        folder,
         f"was made for a vocabulary of {shape.vocabulary} tokens, and {target.name} has {target.vocab_size}: "
         "choose the head of this target",
     )

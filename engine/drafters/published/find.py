@@ -1,4 +1,4 @@
-"""From what `--draft` names to the folder of a published head: a folder, or a repository on the hub."""
+"""Search for the published head that `--draft` names: a folder, or a repository on the hub."""
 
 from __future__ import annotations
 

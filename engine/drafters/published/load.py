@@ -10,10 +10,9 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.published import eagle, medusa
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
-from specchat.engine.drafters.published.weights import fill, read_tensors, unfit
-from specchat.engine.models.checkpoint import read_json
+from specchat.engine.drafters.published.weights import fill, head_errors, read_tensors, require
+from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.families import families
-from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.load import Model
 
 TARGET, FINGERPRINT = "base_model_name_or_path", "target_fingerprint"
@@ -44,15 +43,15 @@ def read_published(folder: Path, target: Model) -> tuple[LayeredHead, Tensor]:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
     config = read_json(folder / CONFIG)
-    if config.get(FINGERPRINT, target.fingerprint) != target.fingerprint:
-        raise unfit(
-            folder,
+    network_of = medusa.network_of if MEDUSA in config else eagle.network_of
+    with head_errors(folder):
+        tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
+        require(
+            config.get(FINGERPRINT, target.fingerprint) == target.fingerprint,
             f"was made for {config.get(TARGET, 'another target')}, with other weights than {target.name} has: choose "
             "the head of this target",
         )
-    network_of = medusa.network_of if MEDUSA in config else eagle.network_of
-    head, vocabulary, published, ours = network_of(folder, config, tensors, target)
-    fill(folder, head, tensors, published, ours)
+        head, vocabulary, published, ours = network_of(config, tensors, target)
+        fill(head, tensors, published, ours)
     return head, vocabulary

@@ -26,11 +26,11 @@ SHARED_OUTPUT = "medusa_shared_output"
 
 
 class MedusaHeads(LayeredHead):
-    """All heads of a target.
+    """Medusa heads of a target.
 
     Args:
-        count: how many there are.
-        blocks: residual blocks of each.
+        count: number of heads.
+        blocks: number of residual blocks of a head.
         hidden: d, of the target.
         vocabulary: V', what they draft.
         depth: of the target's hidden state that they read, the last one.
@@ -57,8 +57,10 @@ class MedusaHeads(LayeredHead):
         return MedusaLayer(self, output, states, pool), size
 
     def forward(self, state: Tensor, number: int) -> Tensor:
-        """From the target's hidden states [..., d], the logits [..., V'] of head `number`; [..., d] for the target's
-        output layer where that is shared."""
+        """Logits [..., V'] of head `number` from the target's hidden states [..., d].
+
+        Where the output layer is shared, the states [..., d] that it scores.
+        """
         for part in self.heads[number].children():
             state = part(state)
         return state
@@ -77,7 +79,7 @@ class _Block(nn.Module):
 
 
 class MedusaLayer(HeadLayer):
-    """The target's last hidden states [slots, columns, d], and what the heads say of them.
+    """Heads with the target's last hidden states [slots, columns, d].
 
     Head i scores the i-th position of a draft: the target's own output layer has chosen the token before it, from the
     same state. All tokens of one depth of a tree therefore share their distribution.
@@ -99,7 +101,7 @@ class MedusaLayer(HeadLayer):
         return states.masked_fill(rows.ends[:, None] == 0, 0.0)[:, None]
 
     def follow(self, rows: Rows, level: Level, outcome: Tensor, tokens: Tensor) -> Tensor:  # noqa: ARG002
-        """The same states [B, P, d], whatever has been drafted."""
+        """Return the same states [B, P, d], whatever has been drafted."""
         return outcome
 
     def score(self, outcome: Tensor, depth: int) -> Tensor:
@@ -109,19 +111,19 @@ class MedusaLayer(HeadLayer):
 
 
 def network_of(
-    folder: Path, config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
+    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
 ) -> tuple[MedusaHeads, Tensor, str, str]:
     """Heads without weights, their vocabulary [V'], and the prefixes of published and of the network's names.
 
     Raises:
-        EngineError: there are no Medusa heads, or they do not fit the target.
+        UnfitError: there are no Medusa heads, or they do not fit the target.
     """
     blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
     heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
-    require(heads, folder, "has no Medusa heads (0.0.linear.weight): fetch it again")
+    require(heads, "has no Medusa heads (0.0.linear.weight): fetch it again")
     size = config.get("draft_vocab_size")
     shared = bool(config.get(SHARED_OUTPUT, False))
-    vocabulary = read_vocabulary(folder, target.vocab_size if size is None else int(size), target.vocab_size, tensors)
+    vocabulary = read_vocabulary(target.vocab_size if size is None else int(size), target.vocab_size, tensors)
     with torch.device("meta"):
         network = MedusaHeads(
             len(heads), len(blocks), hidden_size(target), len(vocabulary), target.layers, shared=shared

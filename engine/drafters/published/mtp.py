@@ -23,7 +23,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, pack_head, target_output
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
-from specchat.engine.drafters.published.weights import fill
+from specchat.engine.drafters.published.weights import fill, head_errors
 from specchat.engine.errors import EngineError
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
@@ -49,7 +49,8 @@ def load_mtp(folder: Path, target: Model) -> LoadedHead:
     with torch.device("meta"):
         head = MtpHead(_layer_config(folder), target.layers)
     head.rotary = type(head.rotary)(head.config)  # its buffers are in no file
-    fill(folder, head, tensors, _LAYER, "block.")
+    with head_errors(folder):
+        fill(head, tensors, _LAYER, "block.")
     size = pack_head(head, target)
     count = min(target.vocab_size, _MOST_TOKENS)
     vocabulary = torch.tensor(sorted({*range(count), *target.eos_ids}), device=target.device)

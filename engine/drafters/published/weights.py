@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import WEIGHTS, weights_of
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, errors_as, first_line
 from specchat.engine.models.packed.load import Model, PackedModel
 
 TO_TARGET, _FROM_TARGET = "d2t", "t2d"
@@ -21,92 +22,87 @@ TO_TARGET, _FROM_TARGET = "d2t", "t2d"
 of the target there are."""
 
 
-def unfit(folder: Path, reason: str) -> EngineError:
-    """The error for a head that cannot be used."""
-    return EngineError(f"the draft head {folder} {reason}")
+class UnfitError(Exception):
+    """Why a head cannot be used, to follow "the draft head <folder>"."""
 
 
-def require(holds: object, folder: Path, reason: str) -> None:
+def require(holds: object, reason: str) -> None:
     """Check something about a head.
 
     Raises:
-        EngineError: it does not hold.
+        UnfitError: it does not hold.
     """
     if not holds:
-        raise unfit(folder, reason)
+        raise UnfitError(reason)
+
+
+def head_errors(folder: Path) -> AbstractContextManager[None]:
+    """Context manager that names the folder of a head that cannot be used."""
+    return errors_as(lambda error: f"the draft head {folder} {error}", UnfitError)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a head by name, from safetensors or from a pickle that can run no code.
 
     Raises:
-        EngineError: there are none, or the file is damaged, or holds more than tensors.
+        EngineError: the file is damaged, or holds more than tensors.
+        UnfitError: there is no file.
     """
     file = weights_of(folder)
     if file is None:
-        raise unfit(folder, f"has no weights ({' or '.join(WEIGHTS)}): fetch it again")
-    try:
+        raise UnfitError(f"has no weights ({' or '.join(WEIGHTS)}): fetch it again")
+    with errors_as(
+        lambda error: f"{file} is damaged or holds more than weights ({first_line(error)}): fetch it again",
+        (SafetensorError, OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError),
+    ):
         if file.suffix == ".safetensors":
             return load_file(file)
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
-        raise EngineError(
-            f"{file} is damaged or holds more than weights ({first_line(error)}): fetch it again"
-        ) from None
     if not isinstance(content, dict) or not all(isinstance(value, Tensor) for value in content.values()):
         raise EngineError(f"{file} holds no named weights: fetch the draft head again")
     return content
 
 
-def read_vocabulary(folder: Path, count: int, size: int, tensors: dict[str, Tensor]) -> Tensor:
+def read_vocabulary(count: int, size: int, tensors: dict[str, Tensor]) -> Tensor:
     """The tokens [V'], int64, that the head scores; takes the maps out of its tensors.
 
     Args:
-        folder: for messages.
         count: V'.
         size: V, of the target.
         tensors: of the head.
 
     Raises:
-        EngineError: the maps are missing, of another size, or contradict each other.
+        UnfitError: the maps are missing, of another size, or contradict each other.
     """
     shift, known = tensors.pop(TO_TARGET, None), tensors.pop(_FROM_TARGET, None)
     if shift is None:
-        require(count == size, folder, f"lacks the tensor {TO_TARGET}: fetch it again")
+        require(count == size, f"lacks the tensor {TO_TARGET}: fetch it again")
         return torch.arange(count)
     require(
         shift.shape == (count,) and not shift.is_floating_point(),
-        folder,
         f"has a vocabulary map {TO_TARGET} of shape {list(shift.shape)}, which is not one whole number for each of its "
         f"{count} tokens: fetch it again",
     )
     tokens = torch.arange(count) + shift.long()
-    require(
-        int(tokens.min()) >= 0 and int(tokens.max()) < size,
-        folder,
-        f"has a vocabulary map {TO_TARGET} that points outside of the {size} tokens of its target: fetch it again",
-    )
+    outside = f"has a vocabulary map {TO_TARGET} that points outside of the {size} tokens of its target: fetch it again"
+    require(int(tokens.min()) >= 0 and int(tokens.max()) < size, outside)
     agrees = known is None or (known.shape == (size,) and torch.equal(known.nonzero().flatten(), tokens.sort().values))
-    require(
-        agrees and len(set(tokens.tolist())) == count,
-        folder,
-        f"has vocabulary maps {TO_TARGET} and {_FROM_TARGET} that contradict each other: fetch it again",
-    )
+    apart = f"has vocabulary maps {TO_TARGET} and {_FROM_TARGET} that contradict each other: fetch it again"
+    require(agrees and len(set(tokens.tolist())) == count, apart)
     return tokens
 
 
-def fill(folder: Path, head: LayeredHead, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
+def fill(head: LayeredHead, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
     """Assign tensors to the parameters of a network.
 
     Args:
-        folder: of the head, for messages.
         head: network without weights.
         tensors: by published names.
         published: prefix of published names.
         ours: the prefix that the network's names have instead.
 
     Raises:
-        EngineError: a tensor is missing, unknown, or of another shape than the network's.
+        UnfitError: a tensor is missing, unknown, or of another shape than the network's.
     """
     wanted = {
         published + name.removeprefix(ours) if name.startswith(ours) else name: (name, tensor.shape)
@@ -115,13 +111,12 @@ def fill(folder: Path, head: LayeredHead, tensors: Mapping[str, Tensor], publish
     missing, unknown = sorted(wanted.keys() - tensors.keys()), sorted(tensors.keys() - wanted.keys())
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise unfit(folder, f"lacks the tensor {missing[0]}{more}: fetch it again")
+        raise UnfitError(f"lacks the tensor {missing[0]}{more}: fetch it again")
     if unknown:
-        raise unfit(folder, f"has a tensor {unknown[0]} that no head of its kind has: choose another")
+        raise UnfitError(f"has a tensor {unknown[0]} that no head of its kind has: choose another")
     for name, tensor in tensors.items():
         require(
             tensor.shape == wanted[name][1],
-            folder,
             f"has a tensor {name} of shape {list(tensor.shape)}, and its config.json and this target ask for "
             f"{list(wanted[name][1])}: choose the head of this target",
         )

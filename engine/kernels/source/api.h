@@ -62,10 +62,10 @@ struct sk_layer {
     int32_t mixer;   // sk_mixer
     int32_t reserved;
     const float *convolution, *convolution_bias;  // [taps, channels], the oldest input first; [channels]
-    // [experts, hidden] of a mixture of experts, whose gate, up and down are those of its experts one after the other;
+    // [experts, hidden] of a mixture of experts, whose gate, up and down hold the matrices of its experts one after the other;
     // without rows for a dense MLP.
     sk_matrix router;
-    const float *router_bias, *gate_bias, *up_bias, *down_bias;  // of a mixture those of all experts
+    const float *router_bias, *gate_bias, *up_bias, *down_bias;  // of a mixture the biases of all experts
     const float* sinks;  // [heads], a score of every head that takes its share of the softmax and has no value
     int32_t key_heads, head_size;
     int32_t source;  // the layer whose keys and values it attends to: itself, or an earlier one if it has no `key`
@@ -117,7 +117,7 @@ typedef struct {
     float *key_scales, *value_scales;  // [blocks, key_heads, 32]; null of float16
 } sk_cache;
 
-// Blocks of 32 columns of the cache that hold the columns of every slot; a pass reads and writes those of its tokens.
+// Blocks of 32 columns of the cache that hold the columns of every slot; a pass reads and writes the columns of its tokens.
 typedef struct {
     const int32_t* blocks;  // [slots, width], owned by the caller, who may change it between calls
     int32_t slots, width;
@@ -311,7 +311,7 @@ SK_EXPORT int32_t sk_variants(void);            // mask of sk_variant_id that th
 SK_EXPORT int32_t sk_use(int32_t variant);      // for the whole process; -1 for the fastest
 SK_EXPORT const char* sk_variant(void);         // name of the variant in use
 SK_EXPORT const char* sk_notice(void);          // instructions of the processor that are not used, and why; empty if none
-// Maximum number of threads from now on, also in a running call; 0: no limit. Results are bit-identical.
+// Sets the maximum number of threads, also of a running call; 0: no limit. Results are bit-identical.
 SK_EXPORT void sk_limit_threads(int32_t threads);
 SK_EXPORT int64_t sk_packed_bytes(int32_t format, int64_t rows, int64_t columns);  // -1: cannot be packed
 SK_EXPORT int32_t sk_pack(int32_t format, int64_t rows, int64_t columns, const void* codes, const void* scale,

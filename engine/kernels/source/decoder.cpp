@@ -71,7 +71,7 @@ void Decoder::pass(const sk_batch& batch) {
     judge(batch);
 }
 
-// Layers that have to be computed: those after the last cache are for logits and taps only.
+// Layers that have to be computed: layers after the last cache are for logits and taps only.
 int32_t Decoder::last_needed(const sk_batch& batch) const {
     if (batch.judged_count) return model_.layer_count;
     int32_t last = caching_layers_;

@@ -34,7 +34,7 @@ inline int64_t block_of(const sk_tables& tables, int64_t slot, int64_t column) {
     return tables.blocks[slot * tables.width + column / kCacheBlock];
 }
 
-// Some tokens, as indices of `order_`, and some blocks of keys, which are those of `row`; index of the first state of
+// Some tokens, as indices of `order_`, and some blocks of keys, which belong to `row`; index of the first state of
 // each token.
 struct AttentionPiece {
     int64_t row, first, count, first_block, last_block, state;
@@ -57,8 +57,8 @@ struct Routing {
         int64_t expert, first, last;  // rows
     };
     std::vector<int32_t> chosen;   // [tokens, experts_per_token], the likeliest first
-    std::vector<float> weights;    // of those
-    std::vector<int64_t> rows;     // of those
+    std::vector<float> weights;    // of the chosen experts
+    std::vector<int64_t> rows;     // of the chosen experts
     std::vector<Run> runs;
     std::vector<int64_t> starts;   // [experts + 1], first row of each
     Buffer<float> scores, out;     // [tokens, experts], [rows, hidden]

@@ -120,7 +120,7 @@ void Decoder::plan_attention(const sk_batch& batch) {
             states_count_[size_t(t)] = int32_t(std::max<int64_t>(1, batch.positions[t] / kKeyBlock + 2 - row.joined));
 }
 
-// Pieces of attention for an even division. Those of one row take equally long, so that fewer are enough.
+// Pieces of attention for an even division. Pieces of one row take equally long, so that fewer are enough.
 int64_t Decoder::pieces_wanted() const { return pool_.threads() * kPiecesPerThread / (rows_.size() == 1 ? 2 : 1); }
 
 // The pieces of rows `first` to `last` - 1, which share the blocks before `block`, from there on.

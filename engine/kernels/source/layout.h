@@ -111,7 +111,7 @@ static inline int64_t matrix_bytes(const sk_matrix& matrix) {
     return panels(matrix.rows) * panel_bytes(matrix.format, matrix.columns);
 }
 
-// Where the scales of the block with this group of 32 columns begin; of Q8 those of this group.
+// Where the scales of the block with this group of 32 columns begin; of Q8 the scales of this group.
 static constexpr int64_t scales_at(int32_t format, int64_t group) {
     switch (format) {
         case SK_Q4: return group * 320 + 256;

@@ -10,7 +10,7 @@
 
 namespace sk {
 
-// Logits of all `size` tokens of the vocabulary, or of those of a draft vocabulary.
+// Logits of all `size` tokens of the vocabulary, or of the tokens of a draft vocabulary.
 struct Scored {
     float* logits;
     int64_t size;

@@ -1,4 +1,4 @@
-// Counter-based random numbers, those of `engine.sampling.rng`: SplitMix64 (Steele, Lea & Flood 2014, figure 16).
+// Counter-based random numbers, as in `engine.sampling.rng`: SplitMix64 (Steele, Lea & Flood 2014, figure 16).
 #pragma once
 #include <stdint.h>
 

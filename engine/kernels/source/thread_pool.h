@@ -24,7 +24,7 @@ struct Fetch {
     std::atomic<int64_t> next{0};  // the first chunk that is not taken
 };
 
-// Every thread has a run of adjacent pieces, so that it reads memory in order, and when it has done them it takes those
+// Every thread has a run of adjacent pieces, so that it reads memory in order, and when it has done them it takes pieces
 // of others. Pieces are taken one by one, and a job is over when all of them are done, not when all threads have
 // arrived: a thread that is preempted delays only the piece that it has.
 //

@@ -12,7 +12,7 @@ constexpr const char* kName = "AVX2";
 constexpr int kTile = 4;       // tokens whose sums are kept at once, quantised weights
 constexpr int kFloatTile = 2;  // the same, float weights
 constexpr int kQueryTile = 4;  // queries of attention whose sums are kept at once
-constexpr int kSums = 4;       // vectors of those
+constexpr int kSums = 4;       // vectors of sums
 
 struct Floats {
     __m256 low, high;

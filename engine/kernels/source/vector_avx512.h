@@ -12,7 +12,7 @@ constexpr const char* kName = "AVX-512 VNNI";
 constexpr int kTile = 8;       // tokens whose sums are kept in registers, quantised weights
 constexpr int kFloatTile = 4;  // the same, float weights
 constexpr int kQueryTile = 8;  // queries of attention whose sums are kept at once
-constexpr int kSums = 16;      // vectors of those
+constexpr int kSums = 16;      // vectors of sums
 
 using Floats = __m512;
 using Ints = __m512i;
@@ -115,7 +115,7 @@ inline Ints dot_4_bit(const Codes* w, const int8_t* a) {
     for (int j = 0; j < 8; j++) c = _mm512_dpbusd_epi32(c, w[j], _mm512_set1_epi32(four(a + 4 * j)));
     return c;
 }
-// steps of 4 columns; total of the activations over those
+// steps of 4 columns; total of the activations over these columns
 template <int Steps>
 inline Ints dot_8_bit(const Codes* w, const int8_t* a, int32_t total) {
     Ints c = _mm512_set1_epi32(-128 * total);

@@ -12,7 +12,7 @@ constexpr const char* kName = "NEON dot products";
 constexpr int kTile = 2;       // tokens whose sums are kept at once, quantised weights
 constexpr int kFloatTile = 1;  // the same, float weights
 constexpr int kQueryTile = 4;  // queries of attention whose sums are kept at once
-constexpr int kSums = 4;       // vectors of those
+constexpr int kSums = 4;       // vectors of sums
 
 struct Floats {
     float32x4_t part[4];

@@ -14,7 +14,7 @@ constexpr const char* kName = "scalar";
 constexpr int kTile = 4;
 constexpr int kFloatTile = 4;
 constexpr int kQueryTile = 4;  // queries of attention whose sums are kept at once
-constexpr int kSums = 4;       // vectors of those
+constexpr int kSums = 4;       // vectors of sums
 
 struct Floats {
     float lane[16];

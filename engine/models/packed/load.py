@@ -16,9 +16,10 @@ from specchat.engine.kernels.decoder_shape import DecoderShape
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
+from specchat.engine.models.checkpoint import display_name
 from specchat.engine.models.families import family_of
 from specchat.engine.models.joined_linear import FUSED
-from specchat.engine.models.load import LoadedModel, display_name, load_model, norms_fingerprint, shared
+from specchat.engine.models.load import LoadedModel, load_model, norms_fingerprint, shared
 from specchat.engine.models.packed import names
 from specchat.engine.models.packed.decoder_description import DecoderDescription
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of

@@ -13,7 +13,6 @@ from torch.nn.utils.rnn import pad_sequence
 from specchat.engine.config import EngineConfig
 from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
-from specchat.engine.models.packed.find import gguf_file
 from specchat.engine.models.packed.load import Model
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
@@ -102,7 +101,7 @@ class Peers:
         if "llama.cpp" in names:
             try:
                 library = load_library(llama_cpp)
-                file = gguf_file(config.target, store, ignore_progress)
+                file = resolve(config.target, store, ignore_progress).file()
                 if file is None:
                     raise EngineError(f"it reads GGUF files only, and {config.target} is not one: give one as --target")
                 for gamma in (0, *gammas):
@@ -116,7 +115,7 @@ class Peers:
 
 def _copy(spec: str, store: ModelStore, used: Model) -> LoadedModel:
     """Load a second copy of a model, unquantised, because the engine changes the attention of the first."""
-    folder = resolve(spec, store, ignore_progress)
+    folder = resolve(spec, store, ignore_progress).folder()
     dtype = used.dtype if isinstance(used, LoadedModel) else pick_dtype("auto", used.device, folder)
     return load_model(folder, used.device, dtype, ignore_progress)
 

@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.models.load import display_name, load_tokenizer
+from specchat.engine.models.checkpoint import display_name
+from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
@@ -39,7 +40,7 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise EngineError(f"{options.out} is there already, and not empty: name another folder with --out")
     started = time.perf_counter()
-    folder = resolve(options.target, ModelStore(options.models), progress, weights=False)
+    folder = resolve(options.target, ModelStore(options.models), progress).folder(weights=False)
     name, tokenizer = display_name(folder), load_tokenizer(folder)
     vocabulary = max(tokenizer.get_vocab().values()) + 1
     counter = TokenCounter(vocabulary)

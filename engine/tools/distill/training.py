@@ -22,7 +22,7 @@ from specchat.engine.models.disk import require_space
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
 from specchat.engine.models.packed.load import Model, PackedModel
-from specchat.engine.models.resolve import is_gguf, resolve
+from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
@@ -101,7 +101,7 @@ def distill(options: DistillOptions, progress: Progress) -> Distilled:
     if files:
         raise EngineError(f"{options.out} holds something else already ({files[0].name}): distil into another folder")
     device = pick_device(options.device)
-    folder = resolve(options.target, ModelStore(options.models), progress)
+    folder = resolve(options.target, ModelStore(options.models), progress).folder()
     model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
     require_decoder_only(model, f"the kind {options.kind} is trained for")
     draft, start = KINDS[options.kind](model), None
@@ -239,7 +239,8 @@ def _writer(options: DistillOptions, model: LoadedModel, progress: Progress) -> 
 
     The network used in training has the same weights, dequantised from the codes of the GGUF file.
     """
-    if model.device.type != "cpu" or options.dtype != "auto" or not is_gguf(options.target, ModelStore(options.models)):
+    source = resolve(options.target, ModelStore(options.models), progress)
+    if model.device.type != "cpu" or options.dtype != "auto" or not source.is_gguf:
         return model
     config = EngineConfig(options.target, options.models)
     writer = obtain_model(options.target, config, model.device, progress).model

@@ -211,7 +211,7 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
     """EOS token ids of the target, the reference of the checks, ε, and how far quantised weights are from float32."""
     device, store, dtype = pick_device(config.device), ModelStore(config.models), evidence.ready.dtype
     if dtype in checks.TOLERANCES:
-        folder = resolve(config.target, store, ignore_progress)
+        folder = resolve(config.target, store, ignore_progress).folder()
         loaded = load_model(folder, device, getattr(torch, dtype), ignore_progress)
         return loaded.eos_ids, model_reference(loaded), checks.TOLERANCES[dtype], None
     packed = obtain_model(config.target, config, device, ignore_progress).model
@@ -219,7 +219,7 @@ def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int],
         return packed.eos_ids, model_reference(packed), checks.BY_CODES, None
     reference, fidelity = quantized_reference(packed, evidence.ready.context), None
     if not evidence.stopped:  # measuring the fidelity loads another model
-        dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress), ignore_progress)
+        dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress).folder(), ignore_progress)
         replies = zip(evidence.prompts, evidence.greedy[runner.NONE], strict=True)
         texts = [(tokens, reply) for (_, tokens), reply in replies]
         fidelity = measure_fidelity(packed.format, texts, reference, model_reference(dequantized))

@@ -1,4 +1,4 @@
-"""The man page and the completions say what the command line is."""
+"""The man page, the completions and the reference of the settings say what the program does."""
 
 import os
 import shutil
@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from scripts.make_shell_files import FOLDER, files
+from scripts.make_shell_files import FOLDER, REFERENCE, files, reference
 
 
 def test_the_files_are_those_of_the_command_line() -> None:
-    for name, text in files().items():
-        assert (FOLDER / name).read_text(encoding="utf-8") == text, "run python -m scripts.make_shell_files"
+    made = {FOLDER / name: text for name, text in files().items()} | {REFERENCE: reference()}
+    for file, text in made.items():
+        assert file.read_text(encoding="utf-8") == text, "run python -m scripts.make_shell_files"
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")

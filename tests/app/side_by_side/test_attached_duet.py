@@ -15,7 +15,7 @@ from specchat.app.side_by_side.duet import Duet, SideOptions, attached_duet
 from specchat.app.sources.attached import AttachedEngine
 from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.side_summary import server_texts
-from specchat.engine import Died, FinishReason, Loading, Ready
+from specchat.engine import Died, Finished, FinishReason, Loading, Ready
 from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
@@ -59,8 +59,8 @@ def wait(duet: Duet, reached: Callable[[], bool]) -> None:
 def ask(duet: Duet, prompt: str = "the quick brown fox") -> tuple[Reply, Reply]:
     """Both replies to a prompt, once they have ended."""
     duet.send(prompt)
-    turns = len(duet.conversations[1].turns)
-    wait(duet, lambda: duet.done and len(duet.conversations[1].turns) >= max(turns, 1))
+    turns = len(duet.conversations[1].prompts)
+    wait(duet, lambda: duet.done and len(duet.conversations[1].prompts) >= max(turns, 1))
     left, right = duet.lanes[0].reply, duet.lanes[1].reply
     assert left is not None
     assert right is not None
@@ -189,7 +189,7 @@ def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
 def test_texts_are_compared_where_they_can_be() -> None:
     one, other = Reply(), Reply()
     for reply, text in ((one, "a river"), (other, "a rivet")):
-        reply.tail, reply.reason = text, FinishReason.EOS
+        reply.add(Finished("r", FinishReason.EOS, text, "", 0.0))
     assert server_texts((one, one), greedy=True, same_prompt=True) == (
         "✓ identical, character for character (7); texts compared: a server gives no token ids",
         True,

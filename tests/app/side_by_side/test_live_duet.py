@@ -12,7 +12,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, live_duet
 from specchat.app.ui.rendering.reply_notes import note_lines
-from specchat.engine import Died, Record, Speedup
+from specchat.engine import Died, Record, Speedup, message_parts
 from tests.app.side_by_side.test_attached_duet import ask, wait
 
 
@@ -31,7 +31,7 @@ def test_both_lanes_answer_turn_after_turn(duet: Duet) -> None:
         assert duet.comparison.identical
         assert [len(duet.lanes[side].tally.tokens) for side in (0, 1)] == [30, 30]
         assert duet.lanes[1].tally.passes <= 30
-        assert [len(conversation.turns) for conversation in duet.conversations] == [turn + 1] * 2
+        assert [len(conversation.prompts) for conversation in duet.conversations] == [turn + 1] * 2
     assert duet.lanes[0].tally.metrics.reused_tokens == duet.lanes[1].tally.metrics.reused_tokens
     assert duet.gap is None
 
@@ -53,15 +53,17 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     assert not duet.greedy
 
 
-def test_the_speedup_is_in_the_summary_alone(duet: Duet, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_speedup_is_in_the_summary_alone(duet: Duet) -> None:
     """A lane's own, rounds against plain passes, would be a second one of another definition."""
     ask(duet, "abcabcabc")
     reply = duet.lanes[1].reply
     assert reply is not None
     gain = Speedup(c=0.1, predicted=2.0, measured=1.5, error=0.01, acceptance=1.0, passes=1.0, overhead=0.75)
-    monkeypatch.setattr(Reply, "figures", replace(reply.figures, gain=gain))
+    in_a_chat = Reply.stored(message_parts("text"), None, list)
+    in_a_chat.load()
+    reply.figures = in_a_chat.figures = replace(reply.figures, gain=gain)
     assert "faster" not in str(note_lines(reply, 80))
-    assert "1.5× faster" in str(note_lines(Reply.stored("text", None, list), 80))
+    assert "1.5× faster" in str(note_lines(in_a_chat, 80))
 
 
 def test_a_model_that_cannot_be_loaded_is_said_once(tmp_path: Path) -> None:

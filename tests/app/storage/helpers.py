@@ -6,6 +6,7 @@ import sys
 from hypothesis import strategies as st
 
 from specchat.app.storage.store import Store
+from specchat.engine import message_parts
 
 clean = st.text(st.characters(codec="utf-8"))
 
@@ -34,7 +35,7 @@ def add_turn(
     """Add a prompt and its reply, whose trace has these lines; without a reason it has not ended. The reply's row."""
     asked = store.add_message(chat, "user", prompt, parent=parent)
     row = store.add_message(chat, "assistant", "", parent=asked, model=model)
-    store.append_rounds(row, reply, lines)
+    store.append_rounds(row, message_parts(reply), lines)
     if reason is not None:
         store.finish_message(row, reason)
     return row
@@ -43,6 +44,7 @@ def add_turn(
 def child(code: str, *arguments: object) -> list[str]:
     """The command line of a Python program that has the store."""
     imports = "import os, sys, time\nfrom pathlib import Path\nfrom specchat.app.storage.store import Store\n"
+    imports += "from specchat.engine import message_parts\n"
     head = imports + "path = Path(sys.argv[1])\n"
     return [sys.executable, "-c", head + code, *map(str, arguments)]
 

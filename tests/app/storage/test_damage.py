@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from specchat.app.errors import StoreError
 from specchat.app.storage import database
 from specchat.app.storage.store import Store
+from specchat.engine import message_parts
 from tests.app.storage.helpers import Clock, child
 
 
@@ -96,7 +97,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i in range(20):
             chat = store.create_chat(f"chat {i}")
             reply = store.add_message(chat.id, "assistant", "text " * 100)
-            store.append_rounds(reply, "more", ["line " * 50] * 10)
+            store.append_rounds(reply, message_parts("more"), ["line " * 50] * 10)
     return path
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END
 from specchat.app.storage.store import Store
+from specchat.engine import message_parts
 from tests.app.storage.helpers import Clock, add_turn
 
 
@@ -81,11 +82,11 @@ def test_a_reply_is_found_when_it_has_ended_and_a_killed_one_later(path: Path) -
     with Store(path, clock) as store:
         chat = store.create_chat("").id
         reply = store.add_message(chat, "assistant", "")
-        store.append_rounds(reply, "half a word", [])
+        store.append_rounds(reply, message_parts("half a word"), [])
         assert not found(store, "half")
         clock.now += 7200
         assert found(store, "half")
-        store.append_rounds(reply, " and more", [])
+        store.append_rounds(reply, message_parts(" and more"), [])
         store.finish_message(reply, "eos")
         assert len(found(store, "half more")) == 1
 

@@ -12,6 +12,7 @@ from specchat.app.errors import StoreError
 from specchat.app.storage import database
 from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.storage.store import Store
+from specchat.engine import message_parts
 from tests.app.storage.helpers import child
 
 
@@ -21,7 +22,7 @@ def test_threads_share_a_store(store: Store) -> None:
     def write(name: str) -> None:
         reply = store.add_message(chat.id, "assistant", "")
         for i in range(50):
-            store.append_rounds(reply, name, [f"{name}{i}"])
+            store.append_rounds(reply, message_parts(name), [f"{name}{i}"])
 
     threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
     for thread in threads:
@@ -37,7 +38,7 @@ def test_two_programs_write_at_once(path: Path) -> None:
     code = (
         "store = Store(path)\nchat = store.create_chat(sys.argv[2])\n"
         "reply = store.add_message(chat.id, 'assistant', '')\n"
-        "for i in range(150): store.append_rounds(reply, sys.argv[2], [str(i)])\n"
+        "for i in range(150): store.append_rounds(reply, message_parts(sys.argv[2]), [str(i)])\n"
     )
     writers = [subprocess.Popen(child(code, path, name), stderr=subprocess.PIPE) for name in "ab"]
     for writer in writers:

@@ -12,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from specchat.app.errors import StoreError
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Store
+from specchat.engine import message_parts
 from tests.app.storage.helpers import Clock, clean
 
 anything = st.text(st.characters())
@@ -28,7 +29,7 @@ def test_unknown_chats_and_messages_are_refused_by_name(store: Store) -> None:
         with pytest.raises(StoreError, match="chat 7 is not in"):
             action()
     with pytest.raises(StoreError, match="message 9 is not in"):
-        store.append_rounds(9, "x", ["y"])
+        store.append_rounds(9, message_parts("x"), ["y"])
     with pytest.raises(StoreError, match="message 9 is not in"):
         store.finish_message(9, "eos")
 
@@ -44,7 +45,7 @@ def test_a_closed_store_says_so(store: Store) -> None:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_half_characters_become_replacement_characters(store: Store, text: str) -> None:
     chat = store.create_chat(text)
-    store.append_rounds(store.add_message(chat.id, "user", text), text, [text])
+    store.append_rounds(store.add_message(chat.id, "user", text), message_parts(text), [text])
     content = store.messages(chat.id)[0].content
     assert "\ufffd" in content or "\ud83d" not in text
     content.encode()
@@ -78,7 +79,7 @@ def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
     assert [(m.role, m.content) for m in store.messages(chat)] == [("user", "asked"), ("assistant", "")]
     failed = store.add_message(chat, "user", "too long", parent=asked)
     reply = store.add_message(chat, "assistant", "", parent=failed)
-    store.append_rounds(reply, "", ["{}"])
+    store.append_rounds(reply, message_parts(""), ["{}"])
     store.finish_message(reply, "error")
     store.take_back(failed)
     assert [m.content for m in store.messages(chat)] == ["asked", ""]
@@ -137,7 +138,7 @@ class StoreMachine(RuleBasedStateMachine):
     def append(self, data: st.DataObject, text: str) -> None:
         chat = data.draw(st.sampled_from([chat for chat, turns in self.content.items() if turns]))
         message, content, lines = self.content[chat].pop()
-        self.store.append_rounds(message, text, [text])
+        self.store.append_rounds(message, message_parts(text), [text])
         self.content[chat].append((message, content + text, (*lines, text)))
 
     @precondition(lambda self: self.order)

@@ -77,7 +77,7 @@ async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
         await stage.give(pilot)
         assert "  ▌ ▤ src/tea.py · 7 tokens" in lines_of(stage)
         transcript = stage.app.chat_screen.transcript
-        transcript.action_request("attachment", id(screen_of(stage).conversation.turns[0]), (0,))
+        transcript.action_request("attachment", id(screen_of(stage).conversation.prompts[0]), (0,))
         await stage.settle(pilot)
         assert stage.app.screen.query_one(TextArea).text == CODE
 

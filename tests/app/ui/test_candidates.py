@@ -24,7 +24,7 @@ def stage(tmp_path: Path) -> Stage:
 
 
 def turn(stage: Stage, place: int = -1) -> Any:
-    return stage.app.chat_screen.conversation.turns[place]
+    return stage.app.chat_screen.conversation.prompts[place]
 
 
 def stored(stage: Stage) -> list[tuple[str, str | None, bool]]:
@@ -55,7 +55,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
             frame = list(stage.app.screen.query(CandidateFrame))[1].region
             await stage.click(pilot, offset=(frame.right - 6, frame.bottom - 1))
         assert isinstance(stage.app.screen, ChatScreen)
-        assert turn(stage).place == 2
+        assert turn(stage).reply.place == 2
         assert [chosen for _, _, chosen in stored(stage)] == [True, False, True, False]
         assert any("2 / 3" in line for line in lines_of(stage))
         text = turn(stage).replies[1].text
@@ -122,7 +122,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
     async with again.started(WIDE) as pilot:
         await again.press(pilot, "ctrl+b", "home", "enter")
         assert [reply.text for reply in turn(again).replies] == texts
-        assert turn(again).place == 2
+        assert turn(again).reply.place == 2
         await again.send(pilot, "/candidates")
         assert isinstance(again.app.screen, CandidatesScreen)
 

@@ -92,7 +92,7 @@ async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage:
 async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tmp_path: Path) -> None:
     stage.store.change_chat(1, pinned=True)
     async with stage.started(WIDE):
-        assert not stage.app.chat_screen.conversation.turns
+        assert not stage.app.chat_screen.conversation.prompts
         assert stage.app.chat_screen.conversation.chat is None
     again = Stage(tmp_path, reopen="on")
     async with again.started(WIDE):
@@ -211,7 +211,7 @@ async def test_an_idle_model_writes_a_title_and_makes_way_for_a_prompt(titled: S
         assert (await title_request(titled, pilot, 2)).messages == request.messages
         await write_title(titled, pilot, 2, "Two days in Lisbon")
         assert titled.store.chats()[0].title == "Two days in Lisbon"
-        assert [len(reply.rounds) > 0 for reply in titled.app.chat_screen.conversation.turns[0].replies] == [True]
+        assert [len(reply.rounds) > 0 for reply in titled.app.chat_screen.conversation.prompts[0].replies] == [True]
 
 
 async def test_titles_of_the_user_stay_and_an_empty_one_takes_the_first_words(titled: Stage) -> None:
@@ -259,7 +259,7 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         await stage.press(pilot, "ctrl+b", "home", "d", "u")
         assert stage.said[-1].startswith("restored “")
         await stage.press(pilot, "home", "enter")
-        first, second = stage.app.chat_screen.conversation.turns
+        first, second = stage.app.chat_screen.conversation.prompts
         assert first.reply.text
         assert second.prompt == FOLLOW_UP
         assert second.reply.stage is ReplyStage.INTERRUPTED

@@ -211,7 +211,7 @@ async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
         await stage.press(pilot, "escape")
         await stage.send(pilot, "/new")
         assert isinstance(stage.app.screen, ChatScreen)
-        assert not stage.app.screen.conversation.turns
+        assert not stage.app.screen.conversation.prompts
 
 
 async def test_a_command_before_the_app_is_ready(stage: Stage) -> None:

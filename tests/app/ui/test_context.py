@@ -58,7 +58,7 @@ async def test_the_bar_has_all_that_is_sent(stage: Stage, tmp_path: Path, monkey
     async with stage.app.run_test(size=WIDE) as pilot:
         await begin(stage, pilot, 1000)
         await stage.answer(pilot, text="two words")
-        history = 2 + len(screen_of(stage).conversation.turns[0].reply.text.split())  # type: ignore[union-attr]
+        history = 2 + len(screen_of(stage).conversation.prompts[0].reply.text.split())  # type: ignore[union-attr]
         assert frame(stage).usage is None  # more than half is free, and nothing is typed
         await stage.press(pilot, *"what is in @list.txt")
         await stage.counted(pilot)
@@ -116,7 +116,7 @@ def without_speed(line: str) -> str:
 async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(stage: Stage) -> None:
     async with stage.after(three_turns, (100, 60)) as pilot:
         conversation = screen_of(stage).conversation
-        assert conversation.left_out == frozenset(conversation.turns[:2])
+        assert conversation.left_out == frozenset(conversation.prompts[:2])
         seen = lines_of(stage)
         mark = next(y for y, line in enumerate(seen) if "the model was not told the 2 messages above" in line)
         assert "And in one word?" in seen[mark + 1]
@@ -129,7 +129,7 @@ async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(sta
         await stage.settle(pilot)
         again = screen_of(stage).conversation
         assert again is not conversation
-        assert again.left_out == frozenset(again.turns[:2])
+        assert again.left_out == frozenset(again.prompts[:2])
         assert [without_speed(line) for line in lines_of(stage)] == [without_speed(line) for line in seen]
         await answered(stage, pilot, "Thanks.")
         assert not again.left_out

@@ -137,8 +137,8 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
         exported = as_json(stage.app.chat_screen.conversation, "")
         assert json.loads(exported)["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
         ((chat, messages),), _ = read_chats(exported)
-        imported = stored_conversation(chat, messages).turns[0].reply
-        assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.turns[0].reply.rounds)
+        imported = stored_conversation(chat, messages).prompts[0].reply
+        assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.prompts[0].reply.rounds)
 
 
 async def test_the_system_prompt_has_a_row_that_opens_its_form(stage: Stage) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.paths import state_folder
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import Fate, Finished, FinishReason, Round
@@ -21,7 +21,7 @@ CODE = "Two ways:\n\n```python\nprint(1)\n```\n\nor\n\n```sh\necho 1\n```\n"
 
 def say(stage: Stage, *rounds: Round, prompt: str = "?") -> None:
     reply = replied([*rounds, Finished("r", FinishReason.EOS, "", "", 1.0)])
-    stage.app.screen.show(Conversation(turns=[Turn(prompt, reply)]))  # type: ignore[attr-defined]
+    stage.app.screen.show(Conversation(path=[Prompt(prompt), reply]))  # type: ignore[attr-defined]
 
 
 def plain(text: str, number: int = 0) -> Round:

@@ -224,7 +224,7 @@ async def test_no_view_of_a_finished_reply_contradicts_another(name: str, tmp_pa
     (chats, problems) = read_chats(exported)
     assert not problems
     ((chat, messages),) = chats
-    imported = stored_conversation(chat, messages).turns[0].reply
+    imported = stored_conversation(chat, messages).prompts[0].reply
     assert imported is not None
     assert summary(imported.figures) == summary(live.figures)
 

@@ -69,7 +69,7 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
         await stage.press(pilot, *"hello", "enter", *"you", "alt+s")
         await stage.give(pilot, 20)
         assert footer(stage)["details"] == "^x"
-        assert screen_of(stage).conversation.turns[0].prompt == "hello\nyou"
+        assert screen_of(stage).conversation.prompts[0].text == "hello\nyou"
         assert screen_of(stage).conversation.running
         await stage.press(pilot, "escape")
         assert screen_of(stage).conversation.running

@@ -43,7 +43,7 @@ def messages(stage: Stage) -> list[tuple[str, str | None]]:
 async def test_typing_works_while_the_model_loads(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, "h", "i", "enter")
-        assert [turn.prompt for turn in conversation(stage).waiting] == ["hi"]
+        assert [turn.text for turn in conversation(stage).waiting] == ["hi"]
         assert any("queued" in line for line in lines_of(stage))
         assert not stage.engine.submitted
         await stage.ready(pilot)
@@ -57,7 +57,7 @@ async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> 
         first, second = stage.engine.submitted
         assert [m.content for m in first.messages] == [QUESTION]
         assert [m.role for m in second.messages] == ["user", "assistant", "user"]
-        assert second.messages[1].content == conversation(stage).turns[0].reply.text  # type: ignore[union-attr]
+        assert second.messages[1].content == conversation(stage).prompts[0].reply.text  # type: ignore[union-attr]
         assert messages(stage) == [("user", None), ("assistant", "length")] * 2
 
 
@@ -100,7 +100,7 @@ async def test_a_prompt_that_is_taken_back_stands_before_what_was_typed_before_a
 async def test_stop_keeps_the_text(stage: Stage) -> None:
     async with stage.started(WIDE, events=40) as pilot:
         await stage.press(pilot, "escape")
-        reply = conversation(stage).turns[0].reply
+        reply = conversation(stage).prompts[0].reply
         assert (reply.stage, reply.reason) == (ReplyStage.ENDED, FinishReason.CANCELLED)
         assert messages(stage) == [("user", None), ("assistant", "cancelled")]
         stored = stage.store.messages(stage.store.chats()[0].id)[1]
@@ -162,7 +162,7 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
     async with stage.started(WIDE, events=10) as pilot:
         await stage.press(pilot, "ctrl+b", "d")
         assert stage.engine.cancelled
-        assert not conversation(stage).turns
+        assert not conversation(stage).prompts
         assert widget(stage, ChatList).has_focus
         assert len(stage.store.chats()) == 2
         await stage.press(pilot, "u")
@@ -173,7 +173,7 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
 async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sent(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         await stage.press(pilot, "enter", "space", "enter", "backspace")
-        assert not conversation(stage).turns
+        assert not conversation(stage).prompts
         for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
             stage.app.post_message(Key(key, character))
         await stage.settle(pilot)

@@ -38,7 +38,7 @@ async def opened(stage: Stage, pilot: Pilot[None]) -> Transcript:
 
 def loaded(stage: Stage) -> list[int]:
     """The turns whose rounds have been read."""
-    turns = screen_of(stage).conversation.turns
+    turns = screen_of(stage).conversation.prompts
     return [n for n, turn in enumerate(turns) if turn.reply is not None and turn.reply.loaded]
 
 
@@ -47,7 +47,7 @@ async def test_only_the_end_is_read_at_first(stage: Stage) -> None:
         await opened(stage, pilot)
         assert 0 < len(loaded(stage)) < TURNS / 2
         assert loaded(stage)[-1] == TURNS - 1
-        assert len(screen_of(stage).conversation.turns) == TURNS
+        assert len(screen_of(stage).conversation.prompts) == TURNS
 
 
 async def test_what_is_in_sight_stays_while_more_is_laid_out_above(stage: Stage) -> None:

@@ -195,12 +195,12 @@ async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) ->
 
 async def test_after_a_model_that_cannot_be_loaded_another_can_be_chosen(stage: Choosing) -> None:
     async with stage.started(WIDE, events=None) as pilot:
-        before = len(screen_of(stage).conversation.turns)
+        before = len(screen_of(stage).conversation.prompts)
         await stage.send(pilot, "/model qwen3-0.6b")
         stage.made[0][1].die("there is no file or folder /x: check the path")
         await stage.settle(pilot)
         assert "there is no file or folder /x" in stage.said[-1]
-        assert len(screen_of(stage).conversation.turns) == before
+        assert len(screen_of(stage).conversation.prompts) == before
         await stage.send(pilot, "/model smollm2-135m")
         stage.made[1][1].become_ready()
         await stage.settle(pilot)

@@ -58,7 +58,7 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
         timeline.render_line(0)
         timeline.action_pick_end(-1)
         await stage.give(pilot)
-        (reply,) = [turn.reply for turn in stage.app.chat_screen.conversation.turns]
+        (reply,) = [turn.reply for turn in stage.app.chat_screen.conversation.prompts]
         assert [(len(r.drafted), r.accepted) for r in reply.rounds] == [(0, 0), (3, 2), (3, 0)]
         await stage.press(pilot, "escape")
         assert "50 % accepted / tested" in said(stage, AcceptanceCard)

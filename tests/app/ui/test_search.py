@@ -50,7 +50,7 @@ async def test_enter_opens_the_chat_at_the_place_though_another_version_was_show
         await stage.comes(pilot, lambda: "Where is the Alfama?" in lines_of(stage)[0])
         conversation = screen_of(stage).conversation
         assert conversation.title == "Trips"
-        assert [turn.prompt for turn in conversation.turns] == ["Where is the Alfama?", "And where to eat?"]
+        assert [turn.text for turn in conversation.prompts] == ["Where is the Alfama?", "And where to eat?"]
         chosen = {m.content: m.chosen for m in stage.store.messages(1) if m.role == "user"}
         assert chosen["Where is the Alfama?"]
         assert not chosen["Where is the Baixa?"]
@@ -91,7 +91,7 @@ async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> N
         assert options(stage) == ["nothing found"]
         assert isinstance(await stage.press(pilot, "enter"), SearchScreen)
         await stage.press(pilot, "escape")
-        assert screen_of(stage).conversation.turns == []
+        assert screen_of(stage).conversation.prompts == []
 
 
 async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> None:
@@ -141,4 +141,4 @@ async def test_the_command_searches_for_its_words(stage: Stage) -> None:
         await stage.comes(pilot, lambda: bool(options(stage)))
         assert stage.app.screen.query_one(Input).value == "alfama"
         await stage.press(pilot, "enter")
-        await stage.comes(pilot, lambda: bool(screen_of(stage).conversation.turns))
+        await stage.comes(pilot, lambda: bool(screen_of(stage).conversation.prompts))

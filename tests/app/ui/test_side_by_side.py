@@ -75,7 +75,7 @@ async def test_the_stored_reply_has_the_speedup_of_the_summary(stage: SideStage)
         gains = re.search(r"measured +([\d.]+×).*predicted +([\d.]+×)", summary(stage), re.DOTALL)
         assert gains
         (chat,) = stage.store.chats()
-        plain, drafting = stored_conversation(chat, stage.store.messages(chat.id)).turns[0].replies
+        plain, drafting = stored_conversation(chat, stage.store.messages(chat.id)).prompts[0].replies
     assert plain.figures.gain is None
     gain = drafting.figures.gain
     assert (times(gain.measured), times(gain.predicted)) == gains.groups()
@@ -124,8 +124,8 @@ async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> No
         assert stage.right.closed
         await stage.send(pilot, FOLLOW_UP)
         (request,) = stage.chat_engine.submitted
-        assert request.messages[1].content == conversation.turns[0].reply.text  # type: ignore[union-attr]
-        assert conversation.turns[0].place == side + 1
+        assert request.messages[1].content == conversation.prompts[0].reply.text  # type: ignore[union-attr]
+        assert conversation.prompts[0].reply.place == side + 1  # type: ignore[union-attr]
         assert [m.chosen for m in stage.store.messages(1)[1:3]] == [side == 0, side == 1]
 
 
@@ -150,7 +150,7 @@ async def test_commands_are_not_sent_to_the_lanes(stage: SideStage) -> None:
         assert stage.composer.text == "/theme nord"
         for prompt in ("//slash", "//next"):
             await stage.send(pilot, prompt)
-        assert [turn.prompt for turn in stage.duet.conversations[1].turns] == ["/slash"]
+        assert [turn.text for turn in stage.duet.conversations[1].prompts] == ["/slash"]
         assert await stage.typed(pilot, "escape") == "//next"
         await stage.press(pilot, "escape")
         assert stage.app.chat_screen.typed == "//next"

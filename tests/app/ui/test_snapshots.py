@@ -12,7 +12,7 @@ from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
 from specchat.app.ui.app import SpecChat
-from specchat.engine import Admitted, EngineError, Finished, Round, to_json
+from specchat.engine import Admitted, EngineError, Finished, Round, message_parts, to_json
 from tests.app.recorded import LOADING, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
 from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
@@ -149,13 +149,13 @@ def test_reopened(snap_compare: Compare, stage: Stage) -> None:
     chat = stage.store.create_chat(QUESTION)
     stage.store.add_message(chat.id, "user", "Print a red \x1b[31mword\x1b[0m.")
     hostile = stage.store.add_message(chat.id, "assistant", "")
-    stage.store.append_rounds(hostile, "\x1b[31mred\x1b[0m \x07 and \u202eback", [])
+    stage.store.append_rounds(hostile, message_parts("\x1b[31mred\x1b[0m \x07 and \u202eback"), [])
     stage.store.finish_message(hostile, "eos")
     stage.store.add_message(chat.id, "user", QUESTION)
     reply = stage.store.add_message(chat.id, "assistant", "")
     records = [r for r in trace() if isinstance(r, Admitted | Round | Finished)][:60]
     text = "".join(record.text for record in records if isinstance(record, Round))
-    stage.store.append_rounds(reply, text, [to_json(record) for record in records])
+    stage.store.append_rounds(reply, message_parts(text), [to_json(record) for record in records])
 
     async def open_newest(stage: Stage, pilot: Pilot[None]) -> None:
         await stage.ready(pilot)

@@ -2,7 +2,7 @@
 
 from rich.style import Style
 
-from specchat.app.chat.conversation import Conversation, Turn
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
@@ -23,7 +23,7 @@ def shown(stage: Stage, *rounds: Round, prompt: str = "?") -> tuple[Transcript, 
     """The transcript of one reply that is being written."""
     transcript = stage.app.chat_screen.transcript
     reply = replied(rounds)
-    stage.app.screen.show(Conversation(turns=[Turn(prompt, reply)]))  # type: ignore[attr-defined]
+    stage.app.screen.show(Conversation(path=[Prompt(prompt), reply]))  # type: ignore[attr-defined]
     return transcript, reply
 
 
@@ -116,8 +116,8 @@ async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> N
 
 
 async def test_a_place_is_kept_that_was_scrolled_to_before_the_first_layout(stage: Stage) -> None:
-    turns = [Turn(f"What is {number}?") for number in range(60)]
-    transcript = Transcript(Conversation(turns=turns))
+    turns = [Prompt(f"What is {number}?") for number in range(60)]
+    transcript = Transcript(Conversation(path=turns))
     async with stage.started() as pilot:
         await stage.app.screen.mount(transcript)
         assert not transcript.size

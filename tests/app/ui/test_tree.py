@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Reply
-from specchat.app.chat.rounds import CHOSEN
+from specchat.app.chat.conversation import Conversation, Prompt
+from specchat.app.chat.fork import fork_at
+from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
 from specchat.app.ui.rendering.token_cursor import Spot
@@ -26,8 +26,16 @@ EDITED = "What should I see in Porto?"
 
 
 def path(conversation: Conversation) -> list[tuple[str, str, int, int]]:
-    """Version of the prompt, its text, place of the reply and number of replies, of every turn."""
-    return [(f"{t.version}/{len(t.versions)}", t.prompt, t.place, len(t.replies)) for t in conversation.turns]
+    """For every prompt: its version, its text, the place of its reply, and the number of replies."""
+    return [
+        (
+            f"{prompt.place}/{len(prompt.siblings)}",
+            prompt.text,
+            prompt.reply.place if prompt.reply else 1,
+            len(prompt.replies),
+        )
+        for prompt in conversation.prompts
+    ]
 
 
 def stored(stage: Stage) -> Conversation:
@@ -66,7 +74,7 @@ async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> 
         assert [reply_of(screen, turn).text for turn in (0, 1)] == before
         again = stored(stage)
         assert path(again) == path(screen.conversation)
-        assert len(again.every) == 3
+        assert sum(isinstance(each, Prompt) for each in again.root.descendants()) == 3
 
 
 async def editing_over_a_thought(stage: Stage, pilot: Pilot[None]) -> Composer:
@@ -171,7 +179,7 @@ async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) ->
         await stage.give(pilot, 10)
         assert reply.text.startswith(first.text)
         assert len(reply.own_rounds) == reply.metrics.rounds < len(reply.rounds)
-        kept = stored(stage).turns[0]
+        kept = stored(stage).prompts[0]
         assert [other.text for other in kept.replies] == [first.text, reply.text]
         assert kept.reply.metrics.rounds == reply.metrics.rounds
 
@@ -196,7 +204,7 @@ async def test_a_reply_that_repeats_itself_is_continued_or_tried_again(stage: St
         await stage.settle(pilot)
         again = stage.engine.submitted[-1]
         assert (again.reply_ids, again.stop_repeats, again.sampling.dry_multiplier) == ((), True, 0.8)
-        assert first.message_id in again.not_drafted_from
+        assert first.row in again.not_drafted_from
 
 
 async def test_a_reply_that_is_cut_off_can_be_made_longer(stage: Stage) -> None:
@@ -228,7 +236,7 @@ async def test_the_chat_is_forked_at_a_message(stage: Stage) -> None:
         assert stage.store.messages(1) == before
         assert [m.events for m in stage.store.messages(chats[0].id)] == [m.events for m in before[:2]]
         await stage.answer(pilot, text=FOLLOW_UP)
-        assert len(stored(stage).turns) == 2
+        assert len(stored(stage).prompts) == 2
         assert stage.store.messages(1) == before
 
 
@@ -259,7 +267,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         assert isinstance(stage.app.screen, ChoiceScreen)
         await stage.press(pilot, "1")
         request = stage.engine.submitted[-1]
-        fork = reply.numbered.fork(number)
+        fork = fork_at(reply, number)
         before = tuple(token for record in fork.rounds for token in record.emitted)
         assert request.reply_ids == (*before, rejected.id)
         other = reply_of(screen_of(stage))
@@ -272,7 +280,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         await stage.give(pilot, 8)
         assert other.text.startswith("".join(texts) + rejected.text)
         assert other.rounds[len(fork.rounds)].drafter == CHOSEN
-        kept = stored(stage).turns[0]
+        kept = stored(stage).prompts[0]
         assert [r.text for r in kept.replies] == [reply.text, other.text]
         assert [len(r.rounds) - len(r.own_rounds) for r in kept.replies] == [0, len(fork.rounds) + 1]
         assert kept.reply is kept.replies[1]

@@ -70,7 +70,7 @@ async def test_no_session(error: Exception) -> None:
         await prepared(app)
         await pilot.press("h", "i", "enter")
         await pilot.pause()
-        reply = app.screen.conversation.turns[0].reply  # type: ignore[attr-defined]
+        reply = app.screen.conversation.prompts[0].reply  # type: ignore[attr-defined]
         assert reply.reason is FinishReason.ERROR
         assert str(error) in reply.message
 
@@ -83,7 +83,7 @@ async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: S
         await stage.settle(pilot)
         assert stage.app.chat_screen.typed == "far too long\n\ntyped ahead"
         assert stage.said[-1].startswith("the prompt has 9 tokens and the context holds 4")
-        assert len(stage.app.chat_screen.conversation.turns) == 1
+        assert len(stage.app.chat_screen.conversation.prompts) == 1
         assert [m.role for m in stage.store.messages(1)] == ["user", "assistant"]
         assert stage.store.unsent.texts()[1] == "far too long\n\ntyped ahead"
         await stage.answer(pilot, 30)

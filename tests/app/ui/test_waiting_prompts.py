@@ -44,11 +44,11 @@ async def test_later_prompts_that_wait_stay_when_a_prompt_is_edited(stage: Stage
         await stage.send(pilot, f"/edit {number}")
         await stage.send(pilot, EDITED)
         prompts = [EDITED, FOLLOW_UP, "third"] if number == 1 else [QUESTION, EDITED, "third"]
-        assert [turn.prompt for turn in screen_of(stage).conversation.turns] == prompts
+        assert [turn.text for turn in screen_of(stage).conversation.prompts] == prompts
         for _ in range(3):
             await stage.give(pilot)
         assert [m.content for m in stage.engine.submitted[-1].messages if m.role == "user"] == prompts
-        assert [turn.prompt for turn in stored(stage).turns] == prompts
+        assert [turn.text for turn in stored(stage).prompts] == prompts
 
 
 @pytest.mark.parametrize("command", ["/regenerate", "/penalise"])
@@ -72,5 +72,5 @@ async def test_an_edit_that_waits_is_taken_back_with_escape(stage: Stage) -> Non
         assert path(conversation) == [("1/1", "one", 1, 0)]
         assert stage.composer.text == "two"
         await stage.press(pilot, "escape")
-        assert conversation.turns == []
+        assert conversation.prompts == []
         assert stage.store.chats() == []

@@ -64,7 +64,7 @@ def tiny(kind: str, folder: Path) -> TransformersBackend:
         except EngineError as error:
             reasons.append(f"refused: {str(error).replace(str(folder), kind)}")
         except Exception as error:
-            reasons.append(f"no small network is found: {type(error).__name__}: {str(error).splitlines()[:2]}")
+            reasons.append(f"no small network can be made: {type(error).__name__}: {str(error).splitlines()[:2]}")
     pytest.skip(reasons[0])
 
 
@@ -91,7 +91,7 @@ def network_of(kind: str, folder: Path, variant: dict[str, object]) -> Any:
 
 TREE = Tree((0, 0, 1, 1, 2, 5, 0))
 LENGTHS = (40, 13, 27)
-"""Of the rows' prompts: the first is longer than a sliding window."""
+"""Lengths of the rows' prompts: the first is longer than a sliding window."""
 CHAIN = 5
 
 

@@ -74,7 +74,7 @@ def compare(
     dtype: torch.dtype,
     gap: float,
 ) -> None:
-    """The kernel's results against those of torch on the CPU; twice, since the first call must restore the counters."""
+    """The kernel's results against torch on the CPU; twice, since the first call must restore the counters."""
     slots, starts, tree, size, size_out, window = case
     (query, keys, values, visible), rows = arguments(slots, starts, tree, ratio, size, size_out, window)
     query, keys, values = query.to(dtype), keys.to(dtype), values.to(dtype)

@@ -41,7 +41,7 @@ def test_logits_after_any_rollback_are_those_of_transformers(kind: str) -> None:
     for text, slot, length in zip(prompts, SLOTS, LENGTHS, strict=True):  # in two chunks
         for first, end in ((0, length - 5), (length - 5, length)):
             backend.prefill(text[None, first:end], [slot], [first])
-    for kept in (5, 3, 1, 0):  # a pass over five tokens, of which so many are kept, and one over what follows
+    for kept in (5, 3, 1, 0):  # a pass over five tokens, of which `kept` are kept, and one over what follows
         passed = torch.stack([text[length : length + 5] for text, length in zip(prompts, LENGTHS, strict=True)])
         backend.forward(passed, SLOTS, LENGTHS)
         others = [torch.cat([text[: length + kept], text[:4]]) for text, length in zip(prompts, LENGTHS, strict=True)]

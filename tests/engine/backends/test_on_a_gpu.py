@@ -1,4 +1,4 @@
-"""What the engine does on a GPU, and as far as that can be seen without one.
+"""The engine on a GPU, also on a pretended one.
 
 Every round runs on a pretended device (`tests.engine.pretend_cuda`), by the code that is for CUDA: nothing may mix
 devices, the host may wait once in a round, and what comes out is what the CPU gives. Where there is a GPU (`pytest -m
@@ -16,7 +16,7 @@ import torch
 
 from specchat.engine import EngineConfig, EngineError, FinishReason, Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device import graph_pool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.worker.assembly import Assembly, free_memory, put_together
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, replies
@@ -28,9 +28,9 @@ from tests.failing import fails
 
 LATER = ("model-tree", "bigram", "unigram")
 FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
-"""With what takes long only where there is time."""
+"""Drafters; the ones that take long are slow tests."""
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
-"""Whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
+"""Drafters whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
 OF_EVERY_DAY = [("none", "greedy"), ("combined", "greedy")]
 ON_THE_HOST = ("ngram", "copy", "random", "unigram")
 """These draft on the host as suffix does: one kind of sampling is enough."""
@@ -75,7 +75,7 @@ def test_published_heads_give_it_too(kind: str, sampling: str, tmp_path: Path, m
 
 @pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered", "xtc"])
 def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So every first token is accepted: what a level sees, and q, are right. In trees of several shapes at once."""
+    """Every first token is accepted if what a level sees, and q, are right; in trees of several shapes at once."""
     with pretended_gpu(monkeypatch):
         target = tiny_model()
         to_gpu(target.model)
@@ -101,7 +101,7 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
     expected = replies(requests, drafter)
     error = RuntimeError("operation not permitted when stream is capturing")
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(GraphPool, "_captured", fails(error))
+        monkeypatch.setattr(graph_pool, "capture", fails(error))
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 

@@ -69,12 +69,12 @@ def prompted(network: Any, device: str = "cpu", length: int = 30, **options: Any
 @torch.inference_mode()
 def test_prompts_need_no_mask(network: str, slots: list[int], device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     dtype, found, asked = torch.bfloat16 if device == "cuda" else torch.float32, [], []
-    has_flash = attention._has_flash_attention if device == "cuda" else lambda *_: True
+    has_flash = attention.has_flash_attention if device == "cuda" else lambda *_: True
     for maskless in (False, True):
         with monkeypatch.context() as patch:
-            patch.setattr(attention, "_has_flash_attention", lambda *given: asked.append(0) or has_flash(*given))
+            patch.setattr(attention, "has_flash_attention", lambda *given: asked.append(0) or has_flash(*given))
             if not maskless:
-                patch.setattr(attention, "_has_flash_attention", lambda *_: False)
+                patch.setattr(attention, "has_flash_attention", lambda *_: False)
             torch.manual_seed(0)
             backend = TransformersBackend(
                 NETWORKS[network]().eval().requires_grad_(False).to(device, dtype), 5, 400, 17

@@ -63,9 +63,9 @@ def test_the_kernel_compiles_without_a_gpu(outputs: int, dtype: str, capability:
 def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every device has the kernel, which computes as the operator does on a CPU."""
     monkeypatch.setattr(gpu, "has_triton", lambda _: True)
-    token_product._fault.cache_clear()
+    token_product.kernel_fault.cache_clear()
     yield
-    token_product._fault.cache_clear()
+    token_product.kernel_fault.cache_clear()
 
 
 @pytest.mark.usefixtures("on_a_pretended_gpu")

@@ -45,7 +45,7 @@ TREES = {"chain": chain(3), "tree": tree_of(3), "uneven tree": Tree((0, 0, 2, 2,
 
 
 def rows_of(count: int, batch: Sequence[Sampling], detail: int = 0) -> list[SequenceState]:
-    """Rows of requests whose settings repeat those of the batch."""
+    """Rows of requests, which have the settings of the batch in turn."""
     requests = [Request("r", prompt_ids=(1,), sampling=batch[i % len(batch)], detail=detail) for i in range(count)]
     return [
         SequenceState(request, None, i, [1, 2, 1], 1, 2, 100 + i, TEXT, "head", rounds=5)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Where a Triton kernel can be tested: on a GPU, in Triton's interpreter, or compiled only.
+"""Ways of testing a Triton kernel: on a GPU, in Triton's interpreter, or compiled only.
 
 The interpreter needs no GPU, but Triton, which comes with torch for CUDA:
 TRITON_INTERPRET=1 python -m scripts.test_torch 2.11 -- tests/engine/backends/test_cache_attention.py

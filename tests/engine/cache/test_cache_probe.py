@@ -1,4 +1,4 @@
-"""Networks that compute with the cache's keys and values outside attention are found."""
+"""The probe knows networks that compute with the cache's keys and values outside attention."""
 
 from collections.abc import Callable
 from typing import Any

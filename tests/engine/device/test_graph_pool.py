@@ -17,7 +17,7 @@ from tests.engine.tiny import tiny_model
 from tests.failing import fails
 
 
-@pytest.mark.parametrize("where", ["_warm", "_captured"])
+@pytest.mark.parametrize("where", ["warm", "capture"])
 def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch) as gpu:
         target = tiny_model()
@@ -26,7 +26,7 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
         token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
         with monkeypatch.context() as while_short:
             error = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-            while_short.setattr(GraphPool, where, fails(RuntimeError(error)))
+            while_short.setattr(graph_pool, where, fails(RuntimeError(error)))
             with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
                 runner.forward(token, [0], [0])
         assert gpu.graphs == 0
@@ -43,7 +43,7 @@ def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypat
             raise RuntimeError("operation failed due to a previous error during capture")  # as torch does
 
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(GraphPool, "_captured", fail)
+        monkeypatch.setattr(graph_pool, "capture", fail)
         pool = GraphPool(GPU, capture=True)
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
             pool.graph(lambda: None)
@@ -54,17 +54,18 @@ def test_after_a_capture_that_failed_others_get_new_memory(monkeypatch: pytest.M
     """Torch 2.11 leaves the pool of a failed capture open, and every later capture in it fails."""
     handles, used = iter([(0, 1), (0, 2)]), []
 
-    def fail(pool: GraphPool, _: object) -> None:
-        used.append(pool._pool)
-        raise RuntimeError("operation not permitted when stream is capturing")
+    def fail_at_first(run: object, _: object, pool: object) -> object:
+        used.append(pool)
+        if len(used) == 1:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return run
 
     with pretended_gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
-        monkeypatch.setattr(GraphPool, "_captured", fail)
+        monkeypatch.setattr(graph_pool, "capture", fail_at_first)
         pool = GraphPool(GPU, capture=True)
-        pool.graph(lambda: None)
-        monkeypatch.setattr(GraphPool, "_captured", lambda pool, _: used.append(pool._pool))
-        pool.graph(lambda: None)
+        for _ in range(2):
+            pool.graph(lambda: None)
     assert used == [(0, 1), (0, 2)]
 
 
@@ -76,18 +77,16 @@ def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(GraphPool, "_captured", lambda _, run: run)
-    graph_pool._stream.cache_clear()
-    for pool in [GraphPool(GPU, capture=True) for _ in range(2)]:
-        pool.graph(lambda: None)
-    graph_pool._stream.cache_clear()
+    monkeypatch.setattr(graph_pool, "capture", lambda run, *_: run)
+    for _ in range(2):
+        GraphPool(torch.device("cuda", 99), capture=True).graph(lambda: None)  # a device that no other test uses
     assert len(made) == 1
 
 
 def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     inside, most = [], []
 
-    def capture(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+    def capture(run: Callable[[], object], *_: object) -> Callable[[], object]:
         inside.append(run)
         time.sleep(0.01)
         most.append(len(inside))
@@ -95,7 +94,7 @@ def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) ->
         return run
 
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(GraphPool, "_captured", capture)
+        monkeypatch.setattr(graph_pool, "capture", capture)
         pools = [GraphPool(GPU, capture=True) for _ in range(3)]
         with ThreadPoolExecutor(3) as threads:
             for pool in pools * 3:

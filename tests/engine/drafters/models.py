@@ -9,6 +9,7 @@ from specchat.engine.kernels.library import missing
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import PackedModel, load_packed
+from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family
@@ -33,5 +34,5 @@ def packed_family(family: str, folder: Path) -> PackedModel:
 
 def pack(model: Path, folder: Path, quantize: str = "q8") -> PackedModel:
     """What a folder of safetensors holds, packed into a store in the other folder."""
-    made = packed_folder(str(model), quantize, ModelStore(folder / "store"), ignore_progress)
+    made = packed_folder(resolve(str(model), ModelStore(folder / "store"), ignore_progress), quantize)
     return load_packed(made, ignore_progress)

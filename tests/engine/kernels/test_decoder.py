@@ -67,7 +67,7 @@ def test_a_description_that_cannot_be_is_refused(kernels: Library, function: str
     ("family", "cache_type"), [*((family, "f16") for family in (*FAMILIES, *RECURRENT)), *((f, "q8") for f in KINDS)]
 )
 def test_a_pass_computes_what_the_modelling_code_does(family: str, cache_type: str) -> None:
-    """With float weights only the order of sums differs, and keys and values on the edge of two stored numbers."""
+    """Float weights: only the order of sums differs, and keys and values on the edge of two stored numbers."""
     network = tiny_network(family)
     decoder, tokens = tiny_decoder(network, Format.F32, cache_type=cache_type), text()
     with torch.inference_mode():

@@ -114,7 +114,7 @@ def test_rows_are_picked_as_they_are(kind: Format) -> None:
 
 
 def test_four_bit_floats_take_their_codes_and_a_byte_per_group() -> None:
-    """At the width of gpt-oss, which whole blocks of 128 columns do not divide."""
+    """The width of gpt-oss, which whole blocks of 128 columns do not divide."""
     assert packed_bytes(Format.MXFP4, 2880, 2880) <= 2880 * 2880 * 4.26 / 8
 
 

@@ -19,7 +19,7 @@ def test_programs_next_to_this_file_find_no_mistake_in_the_pool(tmp_path: Path) 
         "late_threads": "0\n",  # a thread that wakes up late takes no part in a job with fewer threads
         "limited_threads": "1 3 7 0\n",  # the first thread, the first two, all three: the limit may change at any time
         "throwing_pieces": "bad_alloc, 9\n",  # what a piece throws on another thread comes to the caller
-        "fetching": "0\n",  # jobs are done while threads fetch memory that is freed meanwhile
+        "fetching": "0\n",  # jobs are done while threads fetch memory that is freed
     }.items():
         own = compile_source(Path(__file__).with_name(f"{name}.cpp"), tmp_path, compiler, machine)
         link([pool, own], tmp_path / name, compiler)
@@ -30,7 +30,7 @@ def test_programs_next_to_this_file_find_no_mistake_in_the_pool(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep to RLIMIT_AS")
 def test_a_call_that_memory_is_too_short_for_fails_as_the_device_does_and_the_next_succeeds() -> None:
-    """In a separate process with a limited address space; a draw takes the size of its row in each thread."""
+    """A separate process with a limited address space; a draw takes the size of its row in each thread."""
     script = """
 import resource, torch
 from specchat.engine.kernels.library import KernelMemoryError

@@ -109,7 +109,7 @@ def rounded(weight: np.ndarray, kind: Format) -> MatrixArrays:
 def tiny_decoder(
     network: Any, kind: Format, slots: int = 3, tables: Lengths | None = None, cache_type: str = "f16"
 ) -> Decoder:
-    """The same model on the kernels, with a cache; the network takes the rounded weights.
+    """The decoder of a network on the kernels, with a cache; the network takes the rounded weights.
 
     Recurrent layers can read one text in one pass. By default the slots' tables have all blocks in no order.
     """

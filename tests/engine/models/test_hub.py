@@ -66,8 +66,8 @@ def fetched(hub: Hub) -> set[str]:
 def test_a_hub_model_lands_in_the_store(hub: Hub, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models")
     stated = size(NAME, store)
-    folder = resolve(NAME, store, ignore_progress)
-    assert folder == store.path("someone--tiny") == resolve(NAME, store, ignore_progress)
+    folder = resolve(NAME, store, ignore_progress).folder()
+    assert folder == store.path("someone--tiny") == resolve(NAME, store, ignore_progress).folder()
     names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert fetched(hub) == names | {"chat_template.jinja"}
     assert {file.name for file in folder.iterdir()} == fetched(hub) | {"specchat.json"}
@@ -102,7 +102,7 @@ def test_a_download_stops_at_the_report_that_raises(hub: Hub, tmp_path: Path) ->
             raise ClosingError
 
     with pytest.raises(ClosingError):
-        resolve(NAME, ModelStore(tmp_path / "models"), stop)
+        resolve(NAME, ModelStore(tmp_path / "models"), stop).folder()
     assert len(fetched(hub)) == 1
 
 
@@ -111,13 +111,13 @@ def test_no_file_of_an_earlier_revision_is_kept(hub: Hub, tmp_path: Path, monkey
     hub.whole.clear()
     hub.cut = True
     with pytest.raises(EngineError, match="was interrupted"):
-        resolve(NAME, store, ignore_progress)
+        resolve(NAME, store, ignore_progress).folder()
     hub.whole.set()
     config = hub.repositories[NAME] / "config.json"
     changed = config.read_text().replace('"eos_token_id": 2', '"eos_token_id": 3')
     config.write_text(changed)
     monkeypatch.setattr("tests.hub.REVISION", "2" * 40)
-    assert (resolve(NAME, store, ignore_progress) / "config.json").read_text() == changed
+    assert (resolve(NAME, store, ignore_progress).folder() / "config.json").read_text() == changed
 
 
 def known(spec: str, store: ModelStore) -> Path | None:
@@ -133,8 +133,11 @@ def test_a_preset_on_a_cpu_is_its_quantised_file(hub: Hub, tmp_path: Path) -> No
     assert "model.safetensors" not in fetched(hub)
     hub.asked.clear()
     folder = str(hub.repositories[NAME])
-    other = obtain_model(folder, EngineConfig(folder, tmp_path), torch.device("cpu"), ignore_progress).model
+    found = obtain_model(folder, EngineConfig(folder, tmp_path), torch.device("cpu"), ignore_progress)
+    other, other_notices = found.model, found.notices
     assert (type(other), other.format) == (PackedModel, "Q8")  # safetensors
+    by_name = obtain_model(NAME, EngineConfig(NAME, tmp_path), torch.device("cpu"), ignore_progress)
+    assert (type(by_name.model), by_name.model.format, by_name.notices) == (PackedModel, "Q8", other_notices)
     plain = obtain_model("tiny", EngineConfig("tiny", tmp_path, quantize="none"), torch.device("cpu"), ignore_progress)
     assert plain.model.fingerprint == made.fingerprint
     assert "model.safetensors" in fetched(hub)
@@ -164,25 +167,28 @@ def test_a_preset_brings_its_drafter(hub: Hub, tmp_path: Path, monkeypatch: pyte
 
 @pytest.mark.usefixtures("hub")
 def test_a_preset_and_its_hub_id_are_one_folder(tmp_path: Path) -> None:
-    assert resolve("tiny", ModelStore(tmp_path), ignore_progress) == resolve(NAME, ModelStore(tmp_path), untouched)
+    assert (
+        resolve("tiny", ModelStore(tmp_path), ignore_progress).folder()
+        == resolve(NAME, ModelStore(tmp_path), untouched).folder()
+    )
 
 
 def test_another_hash_is_refused_and_deleted(hub: Hub, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "models")
     hub.wrong_hash = True
     with pytest.raises(EngineError, match=r"model.safetensors of someone/tiny was damaged on the way"):
-        resolve(NAME, store, ignore_progress)
+        resolve(NAME, store, ignore_progress).folder()
     assert not list(store.folder.rglob("*.safetensors"))
     hub.wrong_hash = False
-    assert resolve(NAME, store, ignore_progress).is_dir()
+    assert resolve(NAME, store, ignore_progress).folder().is_dir()
 
 
 def test_a_gated_model_needs_a_token(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.gated = True
     with pytest.raises(EngineError, match=rf"is gated: accept its licence at {hub.url}/{NAME}, run 'hf auth login'"):
-        resolve(NAME, ModelStore(tmp_path), ignore_progress)
+        resolve(NAME, ModelStore(tmp_path), ignore_progress).folder()
     monkeypatch.setenv("HF_TOKEN", "secret")
-    assert resolve(NAME, ModelStore(tmp_path), ignore_progress).is_dir()
+    assert resolve(NAME, ModelStore(tmp_path), ignore_progress).folder().is_dir()
 
 
 def test_a_model_in_the_hub_cache_is_used_there(hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +199,9 @@ def test_a_model_in_the_hub_cache_is_used_there(hub: Hub, tmp_path: Path, monkey
     (snapshot.parents[1] / "refs" / "main").write_text(REVISION)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     store = ModelStore(tmp_path / "models")
-    assert resolve(NAME, store, untouched) == snapshot
+    assert resolve(NAME, store, untouched).folder() == snapshot
     (snapshot / "model.safetensors").unlink()
-    assert resolve(NAME, store, ignore_progress) == store.path("someone--tiny")
+    assert resolve(NAME, store, ignore_progress).folder() == store.path("someone--tiny")
 
 
 def _response(status: int) -> Any:
@@ -216,7 +222,7 @@ def _response(status: int) -> Any:
 def test_refusals_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, sentence: str) -> None:
     monkeypatch.setattr("huggingface_hub.HfApi.model_info", fails(error))
     with pytest.raises(EngineError, match=sentence):
-        resolve(NAME, ModelStore(tmp_path), ignore_progress)
+        resolve(NAME, ModelStore(tmp_path), ignore_progress).folder()
 
 
 @pytest.mark.usefixtures("hub")

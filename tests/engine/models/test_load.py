@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from specchat.engine.device import device
 from specchat.engine.errors import EngineError
-from specchat.engine.models.load import LoadedModel, display_name, load_model
+from specchat.engine.models.checkpoint import display_name
+from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.progress import ignore_progress
 
 CPU = torch.device("cpu")

@@ -14,6 +14,7 @@ from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_packed
+from specchat.engine.models.resolve import resolve
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_model
 from tests.engine.gguf_files import write_gguf
@@ -47,7 +48,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_file_describes_it(kind: str, folder: Path, tmp_path: Path) -> None:
     store = ModelStore(tmp_path / "store")
     spec = folder if kind == "safetensors" else write_gguf("seed_oss", folder, tmp_path / "model.gguf")
-    packed = load_packed(packed_folder(str(spec), "auto", store, ignore_progress), ignore_progress)
+    packed = load_packed(packed_folder(resolve(str(spec), store, ignore_progress), "auto"), ignore_progress)
     assert packed.format == ("F32" if kind == "gguf" else "Q8")
     expected = load_model(folder, torch.device("cpu"), torch.float32, ignore_progress).model(TOKENS).logits
     found = PackedBackend(packed, 1, 64, 17).forward(TOKENS, [0], [0]).log_softmax(-1)
@@ -57,4 +58,4 @@ def test_a_file_describes_it(kind: str, folder: Path, tmp_path: Path) -> None:
 
 def test_without_the_file_it_does_not_run(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(OtherFamilyError, match="models of type seed_oss do not run on the quantised kernels"):
-        packed_folder(str(folder), "auto", ModelStore(tmp_path / "store"), ignore_progress)
+        packed_folder(resolve(str(folder), ModelStore(tmp_path / "store"), ignore_progress), "auto")

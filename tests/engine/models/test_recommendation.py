@@ -59,7 +59,7 @@ def test_a_gguf_file_recommends(tiny_model: Callable[..., Path], tmp_path: Path)
     stated: dict[str, Any] = {"temp": 0.6, "top_k": 20, "penalty_repeat": 1.1}
     metadata = {f"general__sampling__{name}": value for name, value in stated.items()}
     file = write_tiny_gguf(source, tmp_path / "tiny.gguf", **metadata)
-    folder = resolve(str(file), ModelStore(tmp_path / "store"), ignore_progress)
+    folder = resolve(str(file), ModelStore(tmp_path / "store"), ignore_progress).folder()
     assert recommended_sampling(folder) == (Sampling(0.6, 20, repetition_penalty=1.1), "")
 
 
@@ -69,7 +69,7 @@ def test_the_engine_states_it_and_a_bad_value_is_a_notice(tmp_path: Path, quanti
     model = write_family("llama", tmp_path / "tiny")
     (model / FILE).write_text(json.dumps({"do_sample": True, "temperature": 0.5, "top_p": "x", "min_p": -1}))
     if quantize == "q8":
-        folder = packed_folder(str(model), "q8", ModelStore(tmp_path / "store"), ignore_progress)
+        folder = packed_folder(resolve(str(model), ModelStore(tmp_path / "store"), ignore_progress), "q8")
         assert load_packed(folder, ignore_progress).recommended.sampling == Sampling(0.5)
     config = EngineConfig(str(model), tmp_path / "store", quantize=quantize, device="cpu", context=64)
     with started(config) as engine:

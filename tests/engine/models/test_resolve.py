@@ -29,46 +29,46 @@ def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
 
 def test_a_folder_is_itself(tiny_model: Callable[..., Path], store: ModelStore) -> None:
     folder = tiny_model()
-    assert resolve(str(folder), store, untouched) == folder
+    assert resolve(str(folder), store, untouched).folder() == folder
     assert not store.folder.exists()
 
 
 def test_a_folder_at_home(tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tiny_model()
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert resolve(f"~/{folder.name}", store, untouched) == folder
+    assert resolve(f"~/{folder.name}", store, untouched).folder() == folder
 
 
 def test_a_gguf_file_is_converted_once(gguf: Path, store: ModelStore) -> None:
-    folder = resolve(str(gguf), store, ignore_progress)
+    folder = resolve(str(gguf), store, ignore_progress).folder()
     assert folder.parent == store.folder
     assert folder.name.startswith("tiny-q4-")
     assert load_model(folder, torch.device("cpu"), torch.float32, ignore_progress).name == "tiny-q4"
-    assert resolve(str(gguf), store, untouched) == folder
+    assert resolve(str(gguf), store, untouched).folder() == folder
     assert store.models()[0].origin == str(gguf)
 
 
 def test_the_same_content_elsewhere_is_the_same_model(gguf: Path, store: ModelStore, tmp_path: Path) -> None:
-    folder = resolve(str(gguf), store, ignore_progress)
+    folder = resolve(str(gguf), store, ignore_progress).folder()
     copy = shutil.copy(gguf, tmp_path / "other name.gguf")
-    assert resolve(str(copy), store, ignore_progress) == folder
+    assert resolve(str(copy), store, ignore_progress).folder() == folder
 
 
 def test_two_files_are_never_confused(tiny_model: Callable[..., Path], gguf: Path, store: ModelStore) -> None:
     """Not even one put in the other's place with its size and time."""
-    first, stat = resolve(str(gguf), store, ignore_progress), gguf.stat()
+    first, stat = resolve(str(gguf), store, ignore_progress).folder(), gguf.stat()
     other = write_tiny_gguf(tiny_model(seed=1), gguf.with_name("new.gguf"))
     os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert other.stat().st_size == stat.st_size
     other.replace(gguf)
-    assert resolve(str(gguf), store, ignore_progress) != first
+    assert resolve(str(gguf), store, ignore_progress).folder() != first
 
 
 def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) -> None:
-    folder = resolve(str(gguf), store, ignore_progress)
+    folder = resolve(str(gguf), store, ignore_progress).folder()
     for content in ("", "[1]", '{"x": 3}', "\0"):
         (store.folder / "gguf-hashes.json").write_text(content)
-        assert resolve(str(gguf), store, ignore_progress) == folder
+        assert resolve(str(gguf), store, ignore_progress).folder() == folder
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) ->
 )
 def test_names_that_mean_nothing(spec: str, sentence: str, store: ModelStore) -> None:
     with pytest.raises(EngineError, match=sentence):
-        resolve(spec, store, untouched)
+        resolve(spec, store, untouched).folder()
     assert not store.folder.exists()
 
 
 def test_a_file_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     with pytest.raises(EngineError, match=r"notes.txt is not a GGUF file"):
-        resolve(str(tmp_path / "notes.txt"), store, untouched)
+        resolve(str(tmp_path / "notes.txt"), store, untouched).folder()
 
 
 def test_a_file_that_cannot_be_read(gguf: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,10 +106,10 @@ def test_a_file_that_cannot_be_read(gguf: Path, store: ModelStore, monkeypatch: 
 
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(EngineError, match=r"tiny q4.gguf cannot be read \(Permission denied\): check its permissions"):
-        resolve(str(gguf), store, untouched)
+        resolve(str(gguf), store, untouched).folder()
 
 
 def test_a_folder_that_is_no_model(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_text("")
     with pytest.raises(EngineError, match=r"to use its GGUF file, give .*/x.gguf"):
-        resolve(str(tmp_path), store, untouched)
+        resolve(str(tmp_path), store, untouched).folder()

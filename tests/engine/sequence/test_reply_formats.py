@@ -80,36 +80,28 @@ BLOCKS = (
     "{% endif %}"
 )
 CASES = {
-    "Qwen3": Case(THINK, history=LAST_ONLY),
+    "Qwen3": Case(THINK, history=LAST_ONLY),  # MiMo, MiniCPM 5
     "Qwen3 without thinking": Case("^", "<think>\n\n</think>\n\n", LAST_ONLY),
-    "Qwen3 2507": Case(OPENED, "<think>\n", LAST_ONLY),
-    "Qwen3.5": Case(OPENED, "<think>\n", LAST_ONLY),
-    "QwQ": Case(OPENED, "<think>\n", SPLIT),
-    "DeepSeek R1": Case(OPENED, "<think>\n", SPLIT),
+    "Qwen3 2507": Case(OPENED, "<think>\n", LAST_ONLY),  # Qwen3.5, MiniMax M2, Step 3
+    "QwQ": Case(OPENED, "<think>\n", SPLIT),  # DeepSeek R1, MiniMax M1, Nemotron Nano v2, ERNIE 4.5
     "DeepSeek R1, which repeats the mark": Case(THINK, "<think>\n", SPLIT),
-    "DeepSeek R1 of the first weeks": Case(THINK, history=SPLIT),
+    "DeepSeek R1 of the first weeks": Case(THINK, history=SPLIT),  # Nemotron Super v1.5, Ling and Ring
     "DeepSeek V3.1": Case("~</think>^", "<think>", SPLIT),
     "DeepSeek V3.1 without thinking": Case("^", "</think>", SPLIT),
-    "DeepSeek V3.2": Case("~</think>^", "<think>", "</think>{{ m.content }}", "</think>yes"),
+    "DeepSeek V3.2": Case("~</think>^", "<think>", "</think>{{ m.content }}", "</think>yes"),  # GLM 4.7
     "DeepSeek V4": Case("~</think>^", "<think>", kept_in("<think>", "</think>"), "<think>hm</think>yes"),
     "GLM 4.5": Case("\n<think>~</think>\n^", history="<think></think>\n{{ m.content }}", kept="<think></think>\nyes"),
     "GLM 4.6": Case("\n<think>~</think>^", history="</think>\n{{ m.content }}", kept="</think>\nyes"),
-    "GLM 4.7": Case("~</think>^", "<think>", "</think>{{ m.content }}", "</think>yes"),
-    "Kimi K2 Thinking": Case("~</think>^", "<think>", EMPTY, "<think></think>yes"),
+    "Kimi K2 Thinking": Case("~</think>^", "<think>", EMPTY, "<think></think>yes"),  # Laguna
     "Kimi K3": Case(f"~{K3}", "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>",
                     kept_in("<|open|>think<|sep|>", "<|close|>think<|sep|>"),
                     "<|open|>think<|sep|>hm<|close|>think<|sep|>yes"),
-    "MiniMax M1": Case(OPENED, "<think>\n", SPLIT),
-    "MiniMax M2": Case(OPENED, "<think>\n", LAST_ONLY),
     "MiniMax M3": Case("<mm:think>~</mm:think>^", history=kept_in("<mm:think>", "</mm:think>"),
                        kept="<mm:think>hm</mm:think>yes"),
     "MiniMax M3 without thinking": Case("</mm:think>^", history="{{ m.content }}{# <mm:think> #}"),
-    "Nemotron Nano v2": Case(OPENED, "<think>\n", SPLIT),
-    "Nemotron Super v1.5": Case(THINK, history=SPLIT),
     "Nemotron 3": Case("~</think>^", "<think>\n", EMPTY, "<think></think>yes"),
-    "SmolLM3": Case(THINK),
+    "SmolLM3": Case(THINK),  # Phi-4 mini reasoning
     "Phi-4 reasoning": Case("<think>~</think>\n\n^"),
-    "Phi-4 mini reasoning": Case("<think>\n~\n</think>\n\n^"),
     "LFM2.5": Case("<think>~</think>^", history="{{ m.content.split('</think>')[-1] }}"),
     "EXAONE Deep": Case("~\n</thought>\n\n^", "<thought>\n", "{{ m.content.split('</thought>')[-1] }}"),
     "EXAONE 4": Case(OPENED, "<think>\n", "<think>\n\n</think>\n\n{{ m.content }}", "<think>\n\n</think>\n\nyes"),
@@ -122,13 +114,7 @@ CASES = {
     "Hunyuan without thinking": Case("<answer>\n^\n</answer>", "<think>\n\n</think>\n", words=True),
     "Hy3": Case("~</think:opensource>^", "<think:opensource>", "<think:opensource></think:opensource>{{ m.content }}",
                 "<think:opensource></think:opensource>yes"),
-    "Ling and Ring": Case("<think>\n~\n</think>\n\n^", history=SPLIT),
-    "MiMo": Case(THINK, history=LAST_ONLY),
-    "ERNIE 4.5": Case("~\n</think>\n\n^", "<think>\n", SPLIT),
-    "Step 3": Case(OPENED, "<think>\n", LAST_ONLY),
     "Intern-S1": Case("<think>~</think>\n\n^", history=LAST_ONLY),
-    "MiniCPM 5": Case(THINK, history=LAST_ONLY),
-    "Laguna": Case("~</think>^", "<think>", EMPTY, "<think></think>yes"),
     "LongCat": Case("~</longcat_think>\n^", "<longcat_think>\n", kept_in("<longcat_think>", "</longcat_think>"),
                     "<longcat_think>hm</longcat_think>yes"),
     "K2 Horizon": Case("~</ifm|think>^", "<ifm|think_fast>\n", kept_in("<ifm|think>", "</ifm|think>"),
@@ -153,8 +139,8 @@ CASES = {
                          "<|think:start|>hm<|think:end|>yes"),
     "PLaMo 3": Case("<|plamo:begin_think:plamo|>~<|plamo:end_think:plamo|>^"),
     "openPangu": Case("[unused16]~[unused17]^"),
-    "gpt-oss": Case(CHANNEL, "<|start|>assistant", "<|channel|>final<|message|>{{ m.content }}{# m.thinking #}",
-                    "<|channel|>final<|message|>yes"),
+    "gpt-oss": Case(CHANNEL, "<|start|>assistant", kept_in("<|channel|>analysis<|message|>", "<|end|>", "thinking"),
+                    "<|channel|>analysis<|message|>hm<|end|>yes"),
     "gpt-oss, which calls a tool": Case(
         "<|channel|>commentary to=functions.f <|constrain|>json<|message|>~<|call|><|start|>assistant"
         "<|channel|>final<|message|>^", "<|start|>assistant"),

@@ -11,7 +11,7 @@ from tests.engine.tiny import run_together, tiny_engine
 
 
 def scheduler_of(slots: int, blocks: int = 40, columns: int = 256) -> Scheduler:
-    """A scheduler with a cache of so many blocks."""
+    """A scheduler with a cache of `blocks` blocks."""
     pool = BlockPool(slots, columns)
     store = TokenStore(pool)
     pool.manage(blocks * BLOCK)
@@ -69,7 +69,7 @@ def test_what_the_target_reads_of_a_text_that_others_know_is_stored() -> None:
     first.cached = 60
     scheduler.retire(first)
     second = begin()
-    store.valid[pool.held(0)[1]], store.content[pool.held(0)[1], 10:] = 10, -1  # the target has lost these
+    store.valid[pool.held(0)[1]], store.content[pool.held(0)[1], 10:] = 10, -1  # the target has lost these columns
     second.cached = 60
     scheduler.attach(second)
     assert second.cached == 42
@@ -116,7 +116,7 @@ def test_a_ragged_pass_counts_tokens_and_a_padded_one_its_padding() -> None:
 
 
 def prefilled_together(*prompts: list[int], ragged: bool = True) -> list[int]:
-    """Which of these prompts one pass of 64 tokens reads."""
+    """Indices of the prompts that one pass of 64 tokens reads."""
     rows = [row_of(prompt, slot) for slot, prompt in enumerate(prompts)]
     scheduler = scheduler_of(len(rows))
     together = scheduler.prefill_batch(rows, 64, 100, lambda row: None, ragged=ragged)  # noqa: ARG005

@@ -64,8 +64,9 @@ def test_what_is_no_template_is_named() -> None:
             rendered(text)
 
 
-def test_both_ways_render_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_ways_render_the_same() -> None:
     text = "{% for m in messages %}<{{ m['role'] }}>{{ m.content|trim + eos_token }}\n{% endfor %}{{ '\x1b\u2028ü🦊' }}"
-    here = rendered(text)
-    monkeypatch.setattr(template, "_is_simple", lambda _: False)
-    assert rendered(text) == here == "<user>Hi</s>\n" * 3 + "\x1b\u2028ü🦊"
+    expected = "<user>Hi</s>\n" * 3 + "\x1b\u2028ü🦊"
+    assert rendered(text) == rendered(text + "{{ ''|indent }}") == expected, (
+        "a simple template, and one for the process"
+    )

@@ -1,5 +1,7 @@
 """What chat templates accept: templates in the forms in which models are published."""
 
+from typing import Any
+
 import pytest
 
 from specchat.engine.request import Message, Request
@@ -16,7 +18,7 @@ CHECKED = (
 SWITCHES = {
     "a flag": (TEMPLATE + "{% if enable_thinking is defined and not enable_thinking %}<off>{% endif %}", "off on"),
     "a flag with a default": ("{% set thinking = thinking | default(true) %}" + TEMPLATE + "{{ thinking }}", "off on"),
-    "a flag of its own": ("{% set ns = namespace(enable_thinking=true) %}" + TEMPLATE + "{{ ns.enable_thinking }}", ""),
+    "not a flag": ("{% set ns = namespace(enable_thinking=true) %}" + TEMPLATE + "{{ ns.enable_thinking }}", ""),
     "a variable that it sets": ("{% set enable_thinking = true %}" + TEMPLATE + "{{ enable_thinking }}", ""),
     "only a name in its text": ("{{ 'enable_thinking' }}{# reasoning_effort #}" + TEMPLATE, ""),
     "a flag that may not be off": (
@@ -47,12 +49,15 @@ SWITCHES = {
         "{% if thinking_budget is defined %}{{ 'none' if thinking_budget == 0 else thinking_budget }}{% endif %}"
         + TEMPLATE, "off 512 1024 2048 4096 8192 16384"
     ),
+    "the default of several templates": (
+        {"default": TEMPLATE + "{{ enable_thinking }}", "tool_use": TEMPLATE}, "off on"
+    ),
     "nothing": (TEMPLATE, ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(("template", "values"), SWITCHES.values(), ids=SWITCHES)
-def test_values_of_a_thinking_switch_are_those_that_change_the_prompt(template: str, values: str) -> None:
+def test_values_of_a_thinking_switch_are_the_ones_that_change_the_prompt(template: Any, values: str) -> None:
     tokenizer = with_template(template)
     assert list(thinking_values(tokenizer)) == values.split()
     asked = [Request("r", (Message("user", "hi"),), thinking=thinking) for thinking in (None, *_requested(values))]

@@ -1,67 +1,25 @@
 """Thinking: switches and words of chat templates, earlier thinking in prompts, and replies of models that think."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
-from tokenizers import AddedToken
 
 from specchat.engine import Admitted, Finished, FinishReason, Message, Request, Round, from_json, to_json
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.sequence.template_traits import thinking_values
-from specchat.engine.sequence.thinking import words_of
-from tests.engine.tiny import TEMPLATE, ask, reciting_model, tiny_engine, tiny_model, tiny_tokenizer
+from specchat.engine.sequence.template_traits import words_of
+from tests.engine.sequence.templates import with_template
+from tests.engine.tiny import TEMPLATE, ask, reciting_model, tiny_engine, tiny_model
 
 QWEN = (
     "{% for m in messages %}[{{ m.role }}]{{ m.content.split('</think>')[-1] }}{% endfor %}[assistant]"
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\n\n</think>\n\n' }}{% endif %}"
 )
-DEEPSEEK = TEMPLATE + "<think>\n"
 SMOLLM = "{% if '/no_think' in messages[0].content %}quick{% elif \"/think\" in x %}{% endif %}" + TEMPLATE
-OPENING, CLOSING = "<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"
-HARMONY = (
-    "{% for m in messages %}<|start|>{{ m.role }}{% if m.thinking is defined %}"
-    "{{ '<|channel|>analysis<|message|>' + m.thinking }}{% endif %}<|message|>{{ m.content }}<|end|>{% endfor %}"
-    "{# message.thinking #}<|start|>assistant"
-)
-
-
-def tokenizer_of(template: str | None, special: tuple[str, ...] = (), added: tuple[str, ...] = ()) -> Any:
-    tokenizer = tiny_tokenizer()
-    tokenizer.chat_template = template
-    tokenizer.add_special_tokens({"additional_special_tokens": list(special)})
-    tokenizer.add_tokens([AddedToken(token, special=False) for token in added])
-    return tokenizer
-
-
-@pytest.mark.parametrize(
-    ("template", "switch"),
-    [
-        (TEMPLATE, None),
-        (None, None),
-        (QWEN, "enable_thinking"),
-        (DEEPSEEK, None),
-        (HARMONY, None),
-        ({"default": QWEN, "tool_use": TEMPLATE}, "enable_thinking"),
-    ],
-)
-def test_the_switch_of_a_template(template: Any, switch: str | None) -> None:
-    values = {"off": {switch: False}, "on": {switch: True}} if switch else {}
-    assert dict(thinking_values(tokenizer_of(template))) == values
 
 
 def test_words_that_a_template_looks_for() -> None:
     assert words_of(SMOLLM) == ("/no_think", "/think")
     assert words_of(QWEN) == ()
-
-
-def test_the_switch_reaches_the_template() -> None:
-    tokenizer = tokenizer_of(QWEN)
-    ends = {}
-    for thinking in (None, True, False):
-        ids = encode(Request("r", (Message("user", "hi"),), thinking=thinking), tokenizer)
-        ends[thinking] = tokenizer.decode(ids).partition("[assistant]")[2]
-    assert ends == {None: "", True: "", False: "<think>\n\n</think>\n\n"}
 
 
 MINISTRAL = (
@@ -70,35 +28,11 @@ MINISTRAL = (
     "{% elif block['type'] == 'thinking' %}{{ '[THINK]' + block['thinking'] + '[/THINK]' }}{% endif %}{% endfor %}"
     "{% endif %}{% endfor %}"
 )
-APERTUS = (
-    "{% for m in messages %}[{{ m.role }}]{% if m.content is string %}{{ m.content }}{% else %}"
-    "{% for block in m.content.blocks %}{% if block.type == 'thoughts' %}{{ '<|inner_prefix|>' + block.text }}"
-    "{% elif block.type == 'response' %}{{ '<|inner_suffix|>' + block.text }}{% endif %}{% endfor %}"
-    "{% endif %}{% endfor %}"
-)
 SEED = (
     "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content is defined %}"
     "{{ '<seed:think>' + m.reasoning_content + '</seed:think>' }}{% endif %}{{ m.content }}{% endfor %}"
 )
-
-
 KEPT = "{% if m.reasoning_content %}<think>{{ m.reasoning_content }}</think>{% endif %}{{ m.content }}"
-
-
-@pytest.mark.parametrize(
-    ("template", "prompt"),
-    [
-        (QWEN, "[user]hi[assistant]yes[user]so[assistant]"),
-        (SEED, "[user]hi[assistant]<seed:think>hm</seed:think>yes[user]so"),
-        (HARMONY, f"<|start|>assistant{OPENING}hm<|message|>yes<|end|>"),
-        (MINISTRAL, "[user]hi[assistant][THINK]hm[/THINK]yes[user]so"),
-        (APERTUS, "[user]hi[assistant]<|inner_prefix|>hm<|inner_suffix|>yes[user]so"),
-    ],
-)
-def test_each_template_gets_earlier_thinking_where_it_reads_it(template: str, prompt: str) -> None:
-    turns = (Message("user", "hi"), Message("assistant", "yes", "hm"), Message("user", "so"))
-    tokenizer = tokenizer_of(template)
-    assert prompt in tokenizer.decode(encode(Request("r", turns), tokenizer))
 
 
 STRICT = (
@@ -119,7 +53,7 @@ STRICT = (
 )
 def test_a_reply_that_was_stopped_while_it_thought_breaks_no_prompt(template: str, prompt: str) -> None:
     turns = (Message("user", "hi"), Message("assistant", "", "hm"), Message("user", "so"))
-    tokenizer = tokenizer_of(template)
+    tokenizer = with_template(template)
     assert tokenizer.decode(encode(Request("r", turns), tokenizer)) == prompt
 
 
@@ -146,7 +80,7 @@ def test_an_engine_says_which_tokens_of_a_reply_are_thinking(begun: bool) -> Non
 
 
 def test_the_stream_of_a_reply_says_which_tokens_are_thinking_and_its_next_prompt_follows_the_template() -> None:
-    tokenizer = tokenizer_of(
+    tokenizer = with_template(
         "{% for m in messages %}[{{ m.role }}]" + KEPT + "{% endfor %}[reply]", ("<think>", "</think>")
     )
     marked = "<think>Hm.\n</think>\rYes"

@@ -165,7 +165,7 @@ def test_passes_of_another_context_are_no_baseline() -> None:
         baseline.add(record)
         gains.add(record)
     assert gains.gain(1.0).measured == pytest.approx(3 * (0.18 + 0.01) / (0.2 + 0.01))
-    assert gains.rounds == len(long)  # those before the first three passes waited for them
+    assert gains.rounds == len(long)  # rounds before the first three passes waited for them
     assert baseline.pass_s(1, 7500) == pytest.approx(0.18)
     assert baseline.pass_s(1, 3500) is None
 

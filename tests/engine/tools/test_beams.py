@@ -46,33 +46,26 @@ def assert_as_in_transformers(found: FoundBeams, folder: Path, prompt: str, limi
     assert [beam.score for beam in found.beams] == pytest.approx(made.sequences_scores.tolist(), abs=1e-4)
 
 
-@pytest.mark.parametrize(("beams", "drafter"), [(2, "none"), (5, "model")])
-def test_beams_are_those_of_transformers(tiny_model: Callable[..., Path], beams: int, drafter: str) -> None:
-    folder = tiny_model(eos_token_id=ENDS)
-    reasons = set()
+@pytest.mark.parametrize(("beams", "gamma"), [(2, 0), (5, 3), (4, None)])
+def test_beams_are_those_of_transformers_with_drafts_and_without(
+    tiny_model: Callable[..., Path], beams: int, gamma: int | None
+) -> None:
+    folder, draft = tiny_model(eos_token_id=ENDS), tiny_model(seed=1, eos_token_id=ENDS, num_hidden_layers=1)
+    reasons, saved = set(), 0
     for prompt in PROMPTS:
-        found = find(folder, prompt, beams, folder if drafter == "model" else None, drafter=drafter, gamma=3)
+        found = find(folder, prompt, beams, draft, gamma=gamma)
         assert_as_in_transformers(found, folder, prompt)
         reasons |= {beam.finish_reason for beam in found.beams}
-        assert (found.target_passes == found.steps) == (drafter == "none")
+        saved += found.passes_saved
+        assert found.steps - found.target_passes == found.passes_saved >= 0
     assert "eos" in reasons
+    assert saved > 0 or gamma != 3, "auto may draft nothing"
 
 
 @pytest.mark.parametrize("family", ["gemma2", "mistral"])
 def test_every_kind_of_attention_sees_one_beam_only(family: str, tmp_path: Path) -> None:
     folder = write_family(family, tmp_path / family)
     assert_as_in_transformers(find(folder, PROMPTS[0], 4), folder, PROMPTS[0])
-
-
-def test_drafts_change_no_beam_and_save_passes(tiny_model: Callable[..., Path]) -> None:
-    target, draft = tiny_model(eos_token_id=ENDS), tiny_model(seed=1, eos_token_id=ENDS, num_hidden_layers=1)
-    plain = find(target, PROMPTS[1], 4, drafter="none", max_tokens=40)
-    for gamma in (None, 3):
-        found = find(target, PROMPTS[1], 4, draft, max_tokens=40, gamma=gamma)
-        assert [beam.token_ids for beam in found.beams] == [beam.token_ids for beam in plain.beams]
-        assert [beam.score for beam in found.beams] == pytest.approx([beam.score for beam in plain.beams], abs=1e-5)
-        assert found.steps == plain.steps == plain.target_passes >= found.target_passes
-    assert found.passes_saved > 0
 
 
 @pytest.mark.parametrize("gamma", [1, 3])

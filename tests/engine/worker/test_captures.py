@@ -27,7 +27,7 @@ from specchat.engine import (
 )
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
-from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device import graph_pool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.errors import ClosingError
 from specchat.engine.worker.assembly import Assembly, put_together
@@ -175,13 +175,13 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
     expected = replies(requests, "none")
     tried = []
 
-    def short(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+    def short(run: Callable[[], object], *_: object) -> Callable[[], object]:
         tried.append(run)
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     def at_the_first_round(event: Event, served: Served) -> bool:
         if isinstance(event, Round):
-            monkeypatch.setattr(GraphPool, "_captured", short)
+            monkeypatch.setattr(graph_pool, "capture", short)
         return served.ended == len(served.requests)
 
     with pretended_gpu(monkeypatch, capture=True) as gpu:
@@ -233,14 +233,14 @@ def kept(made: Assembly) -> list[torch.Tensor]:
 def test_one_shape_that_cannot_be_captured_is_told_once(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     captured: list[object] = []
 
-    def refuse_one(_: GraphPool, run: Callable[[], object]) -> Callable[[], object]:
+    def refuse_one(run: Callable[[], object], *_: object) -> Callable[[], object]:
         captured.append(run)
         if len(captured) == number + 1:
             raise RuntimeError("operation not permitted when stream is capturing")
         return gpu.captured(run)
 
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(GraphPool, "_captured", refuse_one)
+        monkeypatch.setattr(graph_pool, "capture", refuse_one)
         turns = Turns(parts_to_gpu(tiny_model())[0], slots=2)
         events: list[Event] = []
         for gamma in (0, 2, 4, 8, 16):

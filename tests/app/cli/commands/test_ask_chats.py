@@ -37,12 +37,12 @@ def test_a_chat_is_kept_and_gone_on_with(ask: Callable[..., Done]) -> None:
     assert (first.code, second.code, third.code) == (0, 0, 0)
     (kept,) = stored()
     assert kept.system == "Be brief."
-    assert [turn.prompt for turn in kept.turns] == ["the first question", "the second one", "the third one"]
-    replies = [turn.reply for turn in kept.turns if turn.reply]
+    assert [turn.text for turn in kept.prompts] == ["the first question", "the second one", "the third one"]
+    replies = [turn.reply for turn in kept.prompts if turn.reply]
     assert [reply.text.strip() for reply in replies] == [done.out.strip() for done in (first, second, third)]
     assert all(len(reply.emitted) == 5 for reply in replies)
     assert all(reply.model for reply in replies), "/learn reads the replies of one model"
-    assert kept.messages(kept.turns[1])[:2] == (Message("system", "Be brief."), Message("user", "the first question"))
+    assert kept.messages(kept.prompts[1])[:2] == (Message("system", "Be brief."), Message("user", "the first question"))
 
 
 def test_without_save_nothing_is_kept(ask: Callable[..., Done]) -> None:

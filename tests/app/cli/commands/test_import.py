@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.exchange import as_json, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.paths import database_file
@@ -59,7 +59,7 @@ OPEN_WEBUI = {
 
 
 def shown(conversation: Conversation) -> list[tuple[str, str]]:
-    return [(turn.prompt, turn.reply.text if turn.reply else "") for turn in conversation.turns]
+    return [(turn.text, turn.reply.text if turn.reply else "") for turn in conversation.prompts]
 
 
 def stored() -> dict[str, Conversation]:
@@ -79,16 +79,16 @@ def test_a_tree_of_chatgpt_comes_in_whole(tmp_path: Path) -> None:
     trip = stored()["Trip"]
     assert trip.system == "Be brief."
     assert shown(trip) == [("Where to?", "Lisbon")]
-    assert [reply.text for reply in trip.turns[0].replies] == ["Porto", "Lisbon"]
-    assert [turn.prompt for turn in trip.every] == ["Where to?", "Why?"]
-    assert [reply.origin for reply in trip.turns[0].replies] == [[], ["gpt-4o"]]
+    assert [reply.text for reply in trip.prompts[0].replies] == ["Porto", "Lisbon"]
+    assert {each.text for each in trip.root.descendants() if isinstance(each, Prompt)} == {"Where to?", "Why?"}
+    assert [reply.origin for reply in trip.prompts[0].replies] == [[], ["gpt-4o"]]
 
 
 def test_chats_of_open_webui_come_in(tmp_path: Path) -> None:
     assert command("import", write(tmp_path, [OPEN_WEBUI])).code == 0
     sort = stored()["Sort"]
     assert (shown(sort), sort.system) == ([("Sort a list", "Use sorted().")], "Be exact.")
-    (reply,) = sort.turns[0].replies
+    (reply,) = sort.prompts[0].replies
     assert reply.origin == ["llama3:8b", "temperature 0.7 · top-p 0.9"]
     assert note_lines(reply, 80) == [("llama3:8b · temperature 0.7 · top-p 0.9", False)]
 
@@ -97,7 +97,7 @@ def test_chats_of_open_webui_come_in(tmp_path: Path) -> None:
 def test_sampling_that_a_file_does_not_state_is_not_invented(tmp_path: Path, params: dict[str, Any] | None) -> None:
     chat = {**OPEN_WEBUI["chat"], "params": params}
     assert command("import", write(tmp_path, [{**OPEN_WEBUI, "chat": chat}])).code == 0
-    (reply,) = stored()["Sort"].turns[0].replies
+    (reply,) = stored()["Sort"].prompts[0].replies
     assert (reply.text, reply.origin) == ("Use sorted().", ["llama3:8b"])
 
 
@@ -118,7 +118,7 @@ def test_our_own_export_comes_back_with_its_rounds(tmp_path: Path) -> None:
     assert command("import", write(tmp_path, as_json(before, "m"))).code == 0
     after = stored()[before.title]
     assert shown(after) == shown(before)
-    for old, new in zip(before.turns[:3], after.turns[:3], strict=True):
+    for old, new in zip(before.prompts[:3], after.prompts[:3], strict=True):
         assert [reply.rounds for reply in new.replies] == [reply.rounds for reply in old.replies]
         assert new.place == old.place
 
@@ -194,7 +194,7 @@ def test_what_chatgpt_exports_today_comes_in_as_it_was_shown(tmp_path: Path) -> 
         ("Draw and write.", "[image]\n\n[canvas: Plan]\n\nDay one"),
         ("Only listen.", "```python\nprint(1)\n```"),
     ]
-    assert [turn.reply and turn.reply.thinking for turn in chat.turns] == ["Think\n\nHm.", "", "", ""]
+    assert [turn.reply and turn.reply.thinking for turn in chat.prompts] == ["Think\n\nHm.", "", "", ""]
 
 
 CLAUDE = {
@@ -230,9 +230,9 @@ def test_chats_of_claude_come_in(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     knots = stored()["Knots"]
     assert shown(knots) == [("Which knot?\n\n[file: a.png]", "Bowline")]
-    assert knots.turns[0].reply is not None
-    assert knots.turns[0].reply.thinking == "Ropes."
-    assert [(each.name, each.text) for each in knots.turns[0].attachments] == [("rope.txt", "ten metres")]
+    assert knots.prompts[0].reply is not None
+    assert knots.prompts[0].reply.thinking == "Ropes."
+    assert [(each.name, each.text) for each in knots.prompts[0].attachments] == [("rope.txt", "ten metres")]
     with Store(database_file()) as store:
         assert store.chats()[0].updated_at == 1_700_000_000
 
@@ -245,9 +245,9 @@ def test_parts_and_thinking_of_open_webui_come_in(tmp_path: Path) -> None:
         {"role": "assistant", "content": f"{thought}A cat"},
     ]
     assert command("import", write(tmp_path, {"title": "Cat", "chat": {"messages": messages}})).code == 0
-    (turn,) = stored()["Cat"].turns
+    (turn,) = stored()["Cat"].prompts
     assert turn.reply is not None
-    assert (turn.prompt, turn.reply.text, turn.reply.thinking) == ("What?\n\n[image]", "A cat", "Hm.")
+    assert (turn.text, turn.reply.text, turn.reply.thinking) == ("What?\n\n[image]", "A cat", "Hm.")
 
 
 def again(tmp_path: Path, exported: Any) -> tuple[list[StoredMessage], str]:
@@ -336,13 +336,13 @@ def test_a_conversation_of_many_thousand_messages_comes_in(tmp_path: Path) -> No
     roles = ("user", "assistant")
     messages = [{"role": roles[n % 2], "content": f"message {n}"} for n in range(6000)]
     assert command("import", write(tmp_path, {"title": "long", "chat": {"messages": messages}})).code == 0
-    assert len(stored()["long"].turns) == 3000
+    assert len(stored()["long"].prompts) == 3000
 
 
 @pytest.mark.parametrize(
     "job",
     [
-        "import_chats(s, ((Chat(0, str(n), 0.0), [StoredMessage(0, 'user', 'a')]) for n in range(50)))",
+        "import_chats(s, ((Chat(0, str(n), 0.0), [StoredMessage(0, 'user', message_parts('a'))]) for n in range(50)))",
         "s.fork_chat([1, 2, 3, 4], 'fork')",
         "s.add_message(1, 'user', 'edited', parent=2)",
     ],
@@ -354,6 +354,7 @@ def test_a_kill_in_the_middle_leaves_what_was_there(tmp_path: Path, job: str) ->
     code = (
         "from specchat.app.storage.imports import import_chats\n"
         "from specchat.app.storage.store import Chat, StoredMessage\n"
+        "from specchat.engine import message_parts\n"
         "s = Store(path)\n"
         "watch(s._file._db, lambda statement: statement.startswith(('INSERT', 'UPDATE', 'COMMIT')))\n"
         f"{job}\n"

@@ -9,7 +9,7 @@ import pytest
 from specchat.app.cli.main import FAILED, run
 from specchat.app.paths import settings_file
 from specchat.app.storage.store import Store
-from specchat.engine import Admitted, Finished, Round, to_json
+from specchat.engine import Admitted, Finished, Round, message_parts, to_json
 from tests.app.recorded import TRACES, trace
 from tests.failing import files_of_at_most
 
@@ -164,7 +164,7 @@ def test_pictures_have_no_buttons_and_a_legend_only_of_coloured_tokens(chats: Pa
     with Store(chats / "data" / "specchat.db") as store:
         chat = store.create_chat("Not written here")
         reply = store.add_message(chat.id, "assistant", "", parent=store.add_message(chat.id, "user", "Hello?"))
-        store.append_rounds(reply, "Good day.", [])
+        store.append_rounds(reply, message_parts("Good day."), [])
         store.finish_message(reply, "eos")
     assert run(["screenshot", CODE, "--out", "trace.svg"]) == 0
     for title, coloured in (("Lisbon", True), ("Not written", False)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from specchat.app.chat.fork import fork_at
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page import trace_data
@@ -333,7 +334,7 @@ def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
     stored = Reply.stored(reply.text, "length", lambda: [to_json(event) for event in events])
     assert tokens(stored) == tokens(reply)
     assert stored.metrics.acceptance == reply.metrics.acceptance
-    fork = stored.numbered.fork(2)
+    fork = fork_at(stored, 2)
     assert "".join(record.text for record in fork.rounds) == "Hello,"
     assert fork.alternatives(()) == []
 

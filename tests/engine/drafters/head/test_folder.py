@@ -89,7 +89,7 @@ def heads(formats: dict[str, Path]) -> Path:
 
 
 def training_of(model: Path) -> Eagle:
-    folder = resolve(str(model), ModelStore(model.with_name("store")), ignore_progress)
+    folder = resolve(str(model), ModelStore(model.with_name("store")), ignore_progress).folder()
     return Eagle(load_model(folder, torch.device("cpu"), torch.float32, ignore_progress))
 
 

@@ -23,6 +23,7 @@ from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.packed.network import Codes, load_quantized_network
+from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.runner import running
@@ -196,7 +197,7 @@ def test_a_network_with_the_codes_of_the_file(name: str, folders: dict[str, Path
 @pytest.mark.parametrize("name", FILES)
 def test_the_packed_model_has_the_same_weights(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
     try:
-        folder = packed_folder(str(file_of(folders[name])), "auto", ModelStore(tmp_path), ignore_progress)
+        folder = packed_folder(resolve(str(file_of(folders[name])), ModelStore(tmp_path), ignore_progress), "auto")
     except OtherFamilyError as error:
         pytest.skip(str(error))
     packed, expected = load_packed(folder, ignore_progress), loaded(folders[name])

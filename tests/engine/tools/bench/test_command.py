@@ -47,12 +47,6 @@ def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
     assert any(line.startswith("transformers assisted") and line.endswith("x") for line in table)
 
 
-def _cell(batch: int, speedup: float) -> SimpleNamespace:
-    return SimpleNamespace(
-        batch=batch, tokens_per_second=100.0, pass_ratio=1.0, predicted_speedup=1.2, measured_speedup=speedup
-    )
-
-
 @pytest.mark.parametrize(
     ("speedups", "crossover", "verdict"),
     [
@@ -67,7 +61,9 @@ def test_the_crossover_is_the_first_batch_that_does_not_pay(
 
     def measured(self: Suite, *_: object) -> tuple[list[SimpleNamespace], list[object]]:
         (batch,) = self.plan.batches
-        return [_cell(batch, 1.0), _cell(batch, speedups[batches.index(batch)])], []
+        known = {"batch": batch, "tokens_per_second": 100.0, "pass_ratio": 1.0, "predicted_speedup": 1.2}
+        pair = (1.0, speedups[batches.index(batch)])
+        return [SimpleNamespace(**known, measured_speedup=speedup) for speedup in pair], []
 
     monkeypatch.setattr(Suite, "run", measured)
     whole = Suite(None, Plan(), Traffic(1, 1, 1, 1), 1.0, print)  # type: ignore[arg-type]

@@ -46,16 +46,13 @@ def test_other_work_between_rounds_does_not_count() -> None:
 def test_a_batch_that_has_begun_to_empty_does_not_count() -> None:
     both = [plain(1, 1.0, rows=2), plain(1, 1.001, rows=2, request_id="s"), plain(2, 1.02)]
     counted = tally(both, batch=2)
-    assert (counted.rounds, counted.tokens) == (1, 2)
-    assert counted.positions == 20
+    assert (counted.rounds, counted.tokens, counted.positions) == (1, 2, 20)
 
 
 def test_drafts_are_counted_by_length_and_steps() -> None:
     counted = tally([drafting(1, 1.0, 4), drafting(2, 1.02, 1), drafting(3, 1.04, 2, drafted=2)], batch=1)
     assert counted.lengths == {4: 2, 2: 1}
-    assert counted.steps == 10
-    assert counted.tokens == 5 + 2 + 3
-    assert counted.draft_positions == 4 * 10 + 4 * 10 + 2 * 10
+    assert (counted.steps, counted.tokens, counted.draft_positions) == (10, 5 + 2 + 3, 4 * 10 + 4 * 10 + 2 * 10)
 
 
 def test_the_cell_of_plain_decoding() -> None:
@@ -73,12 +70,9 @@ def test_the_cell_of_a_drafter() -> None:
     cell = Cell(PLACE, Variant("model", 4), mine, none, TRAFFIC, bandwidth=1e6)
     assert cell.gamma == "4"
     assert (cell.draft_ms, cell.verify_ms, cell.rest_ms) == pytest.approx((2, 9, 1))
-    assert cell.acceptance == pytest.approx(5 / 6)
+    assert (cell.acceptance, cell.mean_emitted_length, cell.alpha) == pytest.approx((5 / 6, 3.5, 0.5))
     assert cell.per_position == (1, 0.5, 1, 1)
-    assert cell.mean_emitted_length == 3.5
-    assert cell.alpha == 0.5
-    assert cell.cost_ratio == pytest.approx(0.5 / 9)
-    assert cell.pass_ratio == pytest.approx(1)
+    assert (cell.cost_ratio, cell.pass_ratio) == pytest.approx((0.5 / 9, 1))
     assert cell.predicted_speedup == pytest.approx(speedup_of_rounds(0.5, {4: 1}, 0.5 / 9))
     assert cell.measured_speedup == pytest.approx(0.010 / (0.024 / 7))
     read = 2 * (1000 + 10) + 8 * 100 + 8 * 10 * 2
