@@ -68,7 +68,7 @@ def _row(each: Setting) -> str:
     """The row of a setting."""
     name, values = each.name, [", ".join(filter(None, each.choices)) or PHRASES[each.type]]
     commands = [control.command for control in CONTROLS if control.name == name]
-    commands += [action.slash for action in SLASH_COMMANDS if action.slash == name]
+    commands += [action.command for action in SLASH_COMMANDS if action.command == name]
     cells = (
         f"`{name}`",
         each.help,
