@@ -67,13 +67,15 @@ class Stage:
 
     @asynccontextmanager
     async def started(
-        self, size: tuple[int, int] = WIDE, *, events: int | EllipsisType | None = ..., text: str = QUESTION
+        self, size: tuple[int, int] = WIDE, *keys: str, events: int | EllipsisType | None = ..., text: str = QUESTION
     ) -> AsyncIterator[Pilot[None]]:
-        """Run the app until the models are loaded; with `events`, also until that many events (or all) of a reply."""
+        """Run the app until the models are loaded, with `events` until that many events (or all) of a reply; press keys."""
         async with self.app.run_test(size=size) as pilot:
             await self.ready(pilot)
             if not isinstance(events, EllipsisType):
                 await self.answer(pilot, events, text)
+            if keys:
+                await self.press(pilot, *keys)
             yield pilot
 
     @asynccontextmanager

@@ -45,10 +45,11 @@ class Replay:
         return found
 
     @asynccontextmanager
-    async def started(self, share: float) -> AsyncIterator[tuple[Self, Pilot[None]]]:
-        """Run the app and play up to this share of the trace."""
+    async def started(self, share: float, *keys: str) -> AsyncIterator[tuple[Self, Pilot[None]]]:
+        """Run the app, play up to this share of the trace, and press keys."""
         async with self.app.run_test(size=WIDE) as pilot:
             await self.at(pilot, share)
+            await self.press(pilot, *keys)
             yield self, pilot
 
     async def at(self, pilot: Pilot[None], share: float) -> None:

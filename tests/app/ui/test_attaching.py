@@ -65,8 +65,7 @@ def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int,
 
 
 async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"What is in @s")
+    async with stage.started(WIDE, *"What is in @s") as pilot:
         assert "src/" in stage.app.screen.query_one(CommandHint).render().plain
         assert await stage.typed(pilot, "tab", "tab") == "What is in @src/tea.py"
         assert not stage.app.screen.query_one(CommandHint).display
@@ -97,8 +96,7 @@ async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: 
 
 
 async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"/attach no")
+    async with stage.started(WIDE, *"/attach no") as pilot:
         assert await stage.typed(pilot, "tab") == "/attach notes.txt"
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
@@ -130,8 +128,7 @@ async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage,
 
 
 async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, *"Sum up ")
+    async with stage.started(NARROW, *"Sum up ") as pilot:
         await paste(stage, pilot, LONG.replace("\n", "\r"))  # as terminals send it
         assert stage.composer.text == f"Sum up {SIGN}"
         await stage.press(pilot, *" please", "enter")
@@ -149,8 +146,7 @@ async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None
 @pytest.mark.slow
 async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> None:
     text = "\n".join("abc" for _ in range(50))
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "alt+a")
+    async with stage.started(WIDE, "alt+a") as pilot:
         assert stage.said[-1].startswith("nothing is attached")
         for keys, left in ((("enter", "escape"), "[pasted 50 lines · 199 B]!"), (("x",), f"{text}!"), (("d",), "!")):
             stage.composer.clear()

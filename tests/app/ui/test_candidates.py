@@ -64,8 +64,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
 
 
 async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
-    async with stage.started(WIDE, events=8, text=ASK) as pilot:
-        await stage.press(pilot, "3")
+    async with stage.started(WIDE, "3", events=8, text=ASK) as pilot:
         ids = [request.request_id for request in stage.engine.submitted]
         assert stage.engine.cancelled == ids[:2]
         await stage.give(pilot)
@@ -103,8 +102,7 @@ async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, widt
 
 
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None, text=ASK) as pilot:
-        await stage.press(pilot, "2", "home")
+    async with stage.started(WIDE, "2", "home", events=None, text=ASK) as pilot:
         stage.app.chat_screen.transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
         await stage.click_on(pilot, "2 / 3")
@@ -112,15 +110,13 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
 
 
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE, events=20, text=ASK) as pilot:
-        await stage.press(pilot, "2")
+    async with stage.started(WIDE, "2", events=20, text=ASK) as pilot:
         await stage.app.workers.wait_for_complete()
         stage.app.actions.archive.do(lambda: None).result(PATIENCE_S)  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         killed = what_a_kill_leaves(tmp_path)
     again = Stage(killed, name="sampled", temperature=0.8)
-    async with again.started(WIDE) as pilot:
-        await again.press(pilot, "ctrl+b", "home", "enter")
+    async with again.started(WIDE, "ctrl+b", "home", "enter") as pilot:
         assert [reply.text for reply in turn(again).replies] == texts
         assert turn(again).reply.place == 2
         await again.send(pilot, "/candidates")
@@ -145,8 +141,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
 
 async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.5, top_k=1)
-    async with stage.started(WIDE, events=0, text=ASK) as pilot:
-        await stage.press(pilot, "1")
+    async with stage.started(WIDE, "1", events=0, text=ASK):
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
 
 

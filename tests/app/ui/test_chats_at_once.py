@@ -77,8 +77,7 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
 
 
 async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE, events=5) as pilot:
-        await stage.press(pilot, "ctrl+n")
+    async with stage.started(WIDE, "ctrl+n", events=5) as pilot:
         await stage.give(pilot)
         assert listed(stage)[0].startswith("◆ ")
     for signs in (("◆ ", "  "), ("  ", "  ")):
@@ -130,8 +129,7 @@ async def test_a_chat_that_is_renamed_while_it_answers_keeps_its_new_title(stage
 
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (140, 28), (200, 40), (300, 48)])
 async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns: int, width: int) -> None:
-    async with stage.started((columns, 40)) as pilot:
-        await stage.press(pilot, "ctrl+b")
+    async with stage.started((columns, 40), "ctrl+b"):
         assert stage.app.chat_screen.widgets.chats.outer_size.width == width
 
 
@@ -291,8 +289,7 @@ async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> N
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
+    async with stage.started(WIDE, *"new", "ctrl+b", "home", "enter") as pilot:
         composer = stage.composer
         assert composer.text == ""
         assert await stage.typed(pilot, *"old", "ctrl+n") == "new"
@@ -316,8 +313,8 @@ async def test_a_prompt_taken_back_keeps_the_draft_of_a_new_chat(stage: Stage, m
 
 
 async def test_what_is_typed_during_the_start_joins_the_text_of_the_last_run(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"yesterday")
+    async with stage.started(WIDE, *"yesterday"):
+        assert stage.composer.text == "yesterday"
     again = Stage(tmp_path)
     again.prepare = partial(typed_first, again, again.prepare)  # type: ignore[method-assign]
     async with again.started(WIDE) as pilot:

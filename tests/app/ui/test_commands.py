@@ -239,8 +239,7 @@ async def test_tab_completes(stage: Stage) -> None:
 
 
 async def test_tab_begins_anew_with_another_text(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "slash", "t", "h", "tab", "tab", "ctrl+u")
+    async with stage.started(WIDE, "slash", "t", "h", "tab", "tab", "ctrl+u") as pilot:
         await stage.press(pilot, "slash", *"theme", "space", "tab")
         assert stage.composer.text.startswith("/theme ")
 
@@ -270,8 +269,7 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
 
 @pytest.mark.parametrize("size", [(60, 16), (80, 24), (80, 25), (140, 40)])
 async def test_the_text_is_seen_below_the_menu(stage: Stage, size: tuple[int, int]) -> None:
-    async with stage.started(size) as pilot:
-        await stage.press(pilot, "slash")
+    async with stage.started(size, "slash"):
         assert stage.app.screen.find_widget(stage.composer).visible_region.height
 
 

@@ -47,8 +47,7 @@ def shown(stage: Stage) -> list[str]:
 
 
 async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+o")
+    async with stage.started(WIDE, "ctrl+o", events=10) as pilot:
         bar = stage.app.screen.query_one(KeyBar)
         assert [key.description for key in bar.keys] == [
             "less",
@@ -83,8 +82,7 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
 
 
 async def test_the_mouse_steps(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o")
+    async with stage.started(WIDE, "ctrl+o") as pilot:
         controls = stage.app.screen.query_one(ControlList)
         y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
         left, top = controls.content_region.offset
@@ -94,8 +92,7 @@ async def test_the_mouse_steps(stage: Stage) -> None:
 
 
 async def test_values_are_typed(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o", "down", "down", "enter")
+    async with stage.started(WIDE, "ctrl+o", "down", "down", "enter") as pilot:
         field = stage.app.screen.query_one(Input)
         assert field.has_focus
         field.value = "warm"
@@ -158,8 +155,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
         return RecordedEngine(trace())
 
     stage.app.actions.make_source = make
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("context"), "enter", *"800", "enter")
+    async with stage.started(WIDE, "ctrl+o", *["down"] * NAMES.index("context"), "enter", *"800", "enter") as pilot:
         assert [each.context for each in made] == [800]
         assert any(line.split() == ["▸", "context", "800"] for line in shown(stage))
         await stage.press(pilot, "enter", *"few", "enter")
@@ -168,8 +164,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
 
 
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter")
+    async with stage.started(WIDE, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter") as pilot:
         assert any(line.strip() == "plain" for line in shown(stage))
         await stage.press(pilot, "right", "right")
         assert settings(stage).gamma == 2
@@ -232,8 +227,7 @@ async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -
         stage = kept(tmp_path / str(able))
         if able:
             stage.engine = RecordedEngine(thinking_trace())
-        async with stage.started(WIDE) as pilot:
-            await stage.press(pilot, "ctrl+o")
+        async with stage.started(WIDE, "ctrl+o") as pilot:
             assert any(line.split()[:1] == ["thinking"] for line in shown(stage)) is able
             if not able:
                 continue

@@ -66,8 +66,7 @@ async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
 
 
 async def test_a_round_of_a_continued_reply_has_the_same_number_everywhere(stage: Stage) -> None:
-    async with stage.started(WIDE, events=40) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=40) as pilot:
         await stage.send(pilot, "/continue")
         await stage.give(pilot, 10)
         await stage.press(pilot, "ctrl+l", "l", "p")

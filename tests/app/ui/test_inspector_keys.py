@@ -151,8 +151,7 @@ async def test_what_was_not_recorded_is_computed_when_the_reply_has_ended(stage:
 
 
 async def test_the_inspector_of_a_stored_chat(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, "f6", "ctrl+n")
+    async with stage.started(WIDE, "f6", "ctrl+n", events=None) as pilot:
         assert screen_of(stage).transcript.spot is None
         await stage.press(pilot, "ctrl+b", "home", "enter", "f6", "left")
         assert spot_of(screen_of(stage))[0] > 0

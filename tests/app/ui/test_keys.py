@@ -98,8 +98,7 @@ async def test_a_prompt_that_is_taken_back_stands_before_what_was_typed_before_a
 
 
 async def test_stop_keeps_the_text(stage: Stage) -> None:
-    async with stage.started(WIDE, events=40) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=40):
         reply = conversation(stage).prompts[0].reply
         assert (reply.stage, reply.reason) == (ReplyStage.ENDED, FinishReason.CANCELLED)
         assert messages(stage) == [("user", None), ("assistant", "cancelled")]
@@ -121,8 +120,7 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
 
 async def test_the_composer_has_the_focus_when_a_narrower_terminal_hides_what_had_it(stage: Stage) -> None:
     stage.chats("one")
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b")
+    async with stage.started(WIDE, "ctrl+b") as pilot:
         await pilot.resize_terminal(80, 24)
         assert await stage.typed(pilot, "a") == "a"
 
@@ -136,8 +134,7 @@ async def test_help(stage: Stage) -> None:
 
 
 async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "down", "enter")
+    async with stage.started(WIDE, "ctrl+b", "home", "down", "enter") as pilot:
         assert conversation(stage).title == "Regex for dates"
         await stage.click(pilot, ChatList, offset=(4, 1))
         assert conversation(stage).title == "Sort a list in place"
@@ -159,8 +156,7 @@ async def test_rename_delete_and_undo(stage: Stage) -> None:
 
 
 async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+b", "d")
+    async with stage.started(WIDE, "ctrl+b", "d", events=10) as pilot:
         assert stage.engine.cancelled
         assert not conversation(stage).prompts
         assert widget(stage, ChatList).has_focus
@@ -171,8 +167,7 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
 
 
 async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sent(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "enter", "space", "enter", "backspace")
+    async with stage.started(WIDE, "enter", "space", "enter", "backspace") as pilot:
         assert not conversation(stage).prompts
         for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
             stage.app.post_message(Key(key, character))
@@ -181,8 +176,7 @@ async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sen
 
 
 async def test_chats_and_panel_fold(stage: Stage) -> None:
-    async with stage.started(WIDE, events=30) as pilot:
-        await stage.press(pilot, "ctrl+b")
+    async with stage.started(WIDE, "ctrl+b", events=30) as pilot:
         assert widget(stage, ChatList).has_focus
         await stage.press(pilot, "ctrl+b")
         assert not widget(stage, ChatList).display
@@ -292,8 +286,7 @@ async def test_question_mark_and_the_key_for_a_picture_work_on_the_screens_over_
 
 
 async def test_a_second_key_for_a_dialog_that_closes_does_nothing(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, "f8")
+    async with stage.started(WIDE, "f8", events=None) as pilot:
         for _ in range(2):
             stage.app.post_message(Key("1", "1"))
         await stage.settle(pilot)

@@ -94,8 +94,7 @@ async def test_it_is_not_told_of_other_models_nor_where_it_was(tmp_path: Path, s
 
 async def test_a_reply_that_was_stopped_is_none(tmp_path: Path) -> None:
     stage = started_with(tmp_path)
-    async with stage.started(WIDE, events=20) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=20):
         assert not stage.said
     assert load_settings(tmp_path / "settings.toml")[0].view == Settings().view
 

@@ -221,8 +221,7 @@ async def test_a_chat_of_another_model_says_so(stage: Choosing, model: str, impo
     rounds = [record for record in trace() if isinstance(record, Round)][:4]
     text = "".join(record.text for record in rounds)
     add_turn(stage.store, chat, "hello", text, *([] if imported else map(to_json, rounds)), model=model)
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "enter")
+    async with stage.started(WIDE, "ctrl+b", "home", "enter"):
         assert stage.said[-1] == f"the last reply came from {sentence}"
         assert any(text.split()[0] in line for line in lines_of(stage))
 

@@ -41,8 +41,7 @@ async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: St
 
 
 async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+o", "enter", *"99", "enter")
+    async with stage.started(NARROW, "ctrl+o", "enter", *"99", "enter"):
         assert "gamma is 99" in notice(stage)
         field = stage.app.screen.query_one("#control-field")
         assert stage.app.screen.query_one(NoticeLine).region.y == field.region.bottom
@@ -50,8 +49,7 @@ async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -
 
 async def test_ctrl_c_says_what_stops_a_reply(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "QUIT_S", 0.0)
-    async with stage.started(NARROW, events=40) as pilot:
-        await stage.press(pilot, "ctrl+c")
+    async with stage.started(NARROW, "ctrl+c", events=40) as pilot:
         assert notice(stage) == "· esc stops the reply · ^c again quits"
         await stage.give(pilot)
         await stage.press(pilot, "ctrl+c")
@@ -60,8 +58,7 @@ async def test_ctrl_c_says_what_stops_a_reply(stage: Stage, monkeypatch: pytest.
 
 async def test_ctrl_c_twice_quits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "QUIT_S", 3600.0)
-    async with stage.started(NARROW, events=40) as pilot:
-        await stage.press(pilot, "ctrl+c")
+    async with stage.started(NARROW, "ctrl+c", events=40) as pilot:
         assert stage.app.return_code is None
         await pilot.press("ctrl+c")
         assert stage.app.return_code == 0
@@ -84,8 +81,7 @@ async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
 async def test_too_small_a_terminal_says_so_and_takes_text(
     stage: Stage, size: tuple[int, int], said: str, keys: tuple[str, ...]
 ) -> None:
-    async with stage.started(NARROW, events=None) as pilot:
-        await stage.press(pilot, *keys)
+    async with stage.started(NARROW, *keys, events=None) as pilot:
         await pilot.resize_terminal(*size)
         await stage.settle(pilot)
         text = str(stage.app.screen.query_one(TooSmall).content)

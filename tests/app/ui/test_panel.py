@@ -54,8 +54,7 @@ async def test_empty_panels_take_no_room_before_the_first_prompt(tmp_path: Path)
 
 
 async def test_a_narrow_panel_has_the_setup_before_the_first_prompt(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+g")
+    async with stage.started(NARROW, "ctrl+g"):
         shown = [card for card in (Speed, AcceptanceCard, SetUpCard) if stage.app.screen.query_one(card).region]
         assert shown == [SetUpCard]
 
@@ -68,8 +67,8 @@ async def test_every_label_of_panel_and_inspector_is_defined(stage: Stage, monke
         return row(card, name, *rest)
 
     monkeypatch.setattr(Card, "row", noted)
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, "ctrl+l")
+    async with stage.started(WIDE, "ctrl+l", events=None):
+        pass
     assert {"predicted", "verifying several tokens", "target", "round ended"} <= labels
     assert labels <= {figure.label for figure in definitions("figures")}
 
@@ -92,8 +91,7 @@ async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
 
 
 async def test_a_replay_offers_no_fork() -> None:
-    async with Replay().started(0.6) as (replay, pilot):
-        await replay.press(pilot, "f6")
+    async with Replay().started(0.6, "f6") as (replay, _pilot):
         shown = replay.screen.query_one(KeyBar).keys
         assert replay.screen.transcript.spot is not None
         assert "fork here" not in {key.description for key in shown}

@@ -148,8 +148,7 @@ def test_the_recorded_rounds_show_what_the_lessons_say() -> None:
 
 
 async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"/tour", "enter")
+    async with stage.started(WIDE, *"/tour", "enter") as pilot:
         for lesson in lessons(read_trace(TOUR)):
             assert isinstance(stage.app.screen, TourScreen)
             assert str(stage.app.screen.query_one("#tour-said", Static).content).startswith(lesson.sentence)

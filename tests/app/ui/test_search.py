@@ -58,8 +58,7 @@ async def test_enter_opens_the_chat_at_the_place_though_another_version_was_show
 
 async def test_enter_waits_for_the_search_of_what_is_typed(stage: Stage) -> None:
     stage.chats("apple pie", "avocado toast")
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+k", "a")
+    async with stage.started(NARROW, "ctrl+k", "a") as pilot:
         assert options(stage)[0].startswith("# avocado")
         free = Event()
         stage.app.actions.archive.do(free.wait)
@@ -75,8 +74,7 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
     words[120] = "here the **needle** lies"
     chat = stage.store.create_chat("Hay").id
     add_turn(stage.store, chat, "Where is the needle?", "A needle? Look:\n\n" + "\n\n".join(words))
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, *(["ctrl+t"] if markdown else []), "ctrl+k")
+    async with stage.started(NARROW, *(["ctrl+t"] if markdown else []), "ctrl+k") as pilot:
         await stage.press(pilot, *"needle lies")  # enter opens what is listed
         await stage.press(pilot, "enter")
         await stage.comes(pilot, lambda: any("lies" in line for line in lines_of(stage)))

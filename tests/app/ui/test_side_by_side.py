@@ -157,8 +157,7 @@ async def test_commands_are_not_sent_to_the_lanes(stage: SideStage) -> None:
 
 
 async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape") as pilot:
         await stage.send(pilot)
         assert isinstance(await stage.press(pilot, "ctrl+y"), ChatScreen)
         assert any("would slow both lanes" in sentence for sentence in stage.said)
@@ -191,8 +190,7 @@ async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
 
 
 async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, "ctrl+r", "ctrl+t")
+    async with stage.started(WIDE, "ctrl+r", "ctrl+t", events=None):
         views = list(stage.screen.query(Transcript))
         assert [view.rejected for view in views] == ["show", "show"]
         assert [view.markdown for view in views] == [True, True]

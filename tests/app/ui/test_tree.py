@@ -167,8 +167,7 @@ async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stag
 
 
 async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) -> None:
-    async with stage.started(WIDE, events=40) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=40) as pilot:
         first = reply_of(screen_of(stage))
         assert first.reason is FinishReason.CANCELLED
         await stage.send(pilot, "/continue")
@@ -287,8 +286,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
 
 
 async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+e")
+    async with stage.started(NARROW, "ctrl+e") as pilot:
         assert stage.said == ["this chat has no messages yet"]
         assert not isinstance(stage.app.screen, MessagesScreen)
         await stage.answer(pilot)

@@ -121,8 +121,8 @@ async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 10), (47, 11), (48, 12), (300, 90)])
 async def test_any_size(stage: Stage, size: tuple[int, int]) -> None:
-    async with stage.started(size, events=None) as pilot:
-        await stage.press(pilot, "ctrl+t", "ctrl+g", "ctrl+b", "f1", "escape")
+    async with stage.started(size, "ctrl+t", "ctrl+g", "ctrl+b", "f1", "escape", events=None):
+        assert stage.app.screen is stage.app.chat_screen
 
 
 def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
