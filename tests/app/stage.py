@@ -69,7 +69,7 @@ class Stage:
     async def started(
         self, size: tuple[int, int] = WIDE, *keys: str, events: int | EllipsisType | None = ..., text: str = QUESTION
     ) -> AsyncIterator[Pilot[None]]:
-        """Run the app until the models are loaded, with `events` until that many events (or all) of a reply; press keys."""
+        """Run the app until the models are loaded, or until `events` (or all) of a reply, and press keys."""
         async with self.app.run_test(size=size) as pilot:
             await self.ready(pilot)
             if not isinstance(events, EllipsisType):
