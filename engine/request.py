@@ -93,7 +93,7 @@ class Message:
         """Create a message of these parts, or of one text and what was thought before it."""
         check(role in ROLES, f"role {role!r} is not known: choose one of {', '.join(ROLES)}")
         object.__setattr__(self, "role", role)
-        object.__setattr__(self, "parts", tuple(parts) or message_parts(content, thinking))
+        object.__setattr__(self, "parts", message_parts(content, thinking) or tuple(parts))
 
     @property
     def content(self) -> str:

@@ -327,7 +327,7 @@ class Archive(StoreWriter):
 
 
 class NoArchive(Archive):
-    """Where nothing is stored: no job is run, and the result of each is None."""
+    """An archive without a store: no job is run, and the result of each is None."""
 
     def __init__(self) -> None:
         """Create it, without a thread."""

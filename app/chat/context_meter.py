@@ -79,7 +79,7 @@ class ContextMeter:
 
     @property
     def usage(self) -> Usage | None:
-        """The usage as far as it is counted; None before."""
+        """The usage by the latest counts; None before the history has been counted."""
         if self._history is None or not self.context:
             return None
         if self._whole is None:

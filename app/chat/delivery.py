@@ -67,7 +67,7 @@ class RunningReplies:
             self.source.set_detail(request_id, detail)
 
     def cancel(self, replies: Iterable[Reply]) -> None:
-        """End those of these replies that are running, keeping their text."""
+        """End the running replies of this group, keeping their text."""
         for reply in replies:
             if reply.running:
                 reply.stopping = True

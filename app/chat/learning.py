@@ -36,7 +36,7 @@ def on_mains() -> bool:
 
 
 class Learning:
-    """At most one learning process, and the heads that it has made.
+    """Runs at most one learning process, and keeps the heads that it has made.
 
     Args:
         command: Makes the command line from target, head and folder.

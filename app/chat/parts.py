@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby, repeat
+from itertools import groupby
 
 from specchat.engine import Admitted, Finished, Measured, MessagePart, PartKind, Record, Round
 
@@ -16,11 +16,13 @@ def joined(parts: Iterable[MessagePart]) -> Iterator[MessagePart]:
         yield MessagePart(kind, "".join(part.text for part in same))
 
 
-def parts_of(record: Record | Measured, carried: int = 0) -> Iterator[MessagePart]:
+def parts_of(record: Record | Measured, carried: int = 0) -> Iterable[MessagePart]:
     """What a record adds to a reply; the first `carried` given tokens are part of the reply already."""
     said: Iterable[tuple[str, bool]] = ()
+    if isinstance(record, Round) and not record.thinking:
+        return (MessagePart(PartKind.TEXT, record.text),)
     if isinstance(record, Round):
-        said = zip(record.said, record.thinking or repeat(False), strict=False)
+        said = zip(record.said, record.thinking, strict=True)
     elif isinstance(record, Admitted):
         said = ((token.text, token.thinking) for token in record.given[carried:])
     elif isinstance(record, Finished):

@@ -1,4 +1,4 @@
-"""Gives the replies of stored chats to the engine, which drafts from them, and removes those of deleted chats.
+"""Gives the replies of stored chats to the engine, which drafts from them, and removes replies of deleted chats.
 
 This runs in a separate thread, one reply at a time, so that neither the engine nor the interface waits for it.
 """

@@ -67,7 +67,7 @@ class Computed:
 
 
 class Recorded(Generic[T]):
-    """An attribute that follows from the rounds of a reply; the first access reads those of a stored reply."""
+    """An attribute that follows from the rounds of a reply; the first access reads the rounds of a stored reply."""
 
     def __set_name__(self, owner: type[Reply], name: str) -> None:
         self._name = name
@@ -121,8 +121,8 @@ class Reply(Node):
         self.stage = Stage.WAITING
         self.prefilled = (0, 0)
         """Prompt tokens in the cache, and their total."""
-        self.parts: list[MessagePart] = []
-        """Its text and its thinking so far, in order."""
+        self._said: list[MessagePart] = []
+        """Its parts, of which several of the same kind may follow each other."""
         self.tail = ""
         """Answer that came with the end, or all of the answer of a reply whose rounds are unknown."""
         self.held = False
@@ -154,7 +154,7 @@ class Reply(Node):
         self.figures = self._snapshot()
 
     def _forget_rounds(self) -> None:
-        self.rounds, self.starts, self.tokens, self.thought, self.parts = [], [], 0, Thought(), []
+        self.rounds, self.starts, self.tokens, self.thought, self._said = [], [], 0, Thought(), []
 
     @classmethod
     def stored(cls, parts: Iterable[MessagePart], reason: str | None, read: Callable[[], Sequence[str]]) -> Self:
@@ -163,7 +163,7 @@ class Reply(Node):
         Unreadable lines are skipped. If the rounds do not make up the stored text, the text is shown without them.
         """
         reply = cls()
-        reply.parts, reply._unread = list(parts), read
+        reply._said, reply._unread = list(parts), read
         reply.stage = Stage.INTERRUPTED if reason is None else Stage.ENDED
         reply.reason = engine.FinishReason(reason) if reason in set(engine.FinishReason) else None
         if reply.reason is engine.FinishReason.ERROR:
@@ -172,7 +172,7 @@ class Reply(Node):
 
     @property
     def loaded(self) -> bool:
-        """Whether its rounds were read; those of a stored reply are read on first access."""
+        """Whether its rounds were read; a stored reply reads them on first access."""
         return self._unread is None
 
     def load(self) -> None:
@@ -180,16 +180,16 @@ class Reply(Node):
         if self._unread is None:
             return
         read, self._unread = self._unread, None
-        stored, stage, reason = self.parts, self.stage, self.reason
+        stored, stage, reason = self._said, self.stage, self.reason
         said = self.text, self.thinking
-        self.parts = []
+        self._said = []
         for line in read():
             with suppress(ValueError):
                 self.add(engine.from_json(line))
         if (self.text, self.thinking) != said:
             self._forget_rounds()
             self._counts, self.measured, self.given = Counts(self._baseline), None, 0
-            self.parts, self.tail = stored, said[0]
+            self._said, self.tail = stored, said[0]
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
         self.measured = self.measured or self._counts.measure()
@@ -211,6 +211,12 @@ class Reply(Node):
         return self._counts.metrics
 
     @property
+    def parts(self) -> list[MessagePart]:
+        """Its text and its thinking so far, in order."""
+        self._said = list(joined(self._said))
+        return self._said
+
+    @property
     def text(self) -> str:
         """The answer so far."""
         return text_of(self.parts, PartKind.TEXT)
@@ -223,7 +229,7 @@ class Reply(Node):
     @property
     def has_text(self) -> bool:
         """Whether there is any text, be it thinking."""
-        return bool(self.parts)
+        return any(part.text for part in self._said)
 
     @property
     def as_message(self) -> Message:
@@ -293,7 +299,7 @@ class Reply(Node):
             case engine.Finished():
                 ended = record if self._unmarked is None else self._unmarked.finished(record)
                 self.tail += "" if ended.thinking else ended.tail
-                self._say(parts_of(ended))
+                self._said += parts_of(ended)
                 self._end(record.reason, record.message)
             case engine.Measured():
                 self.measured = record
@@ -345,14 +351,12 @@ class Reply(Node):
             self.metrics.add(record)
 
     def _append(self, record: engine.Round, *, own: bool = False) -> None:
-        self.thought.add(record, self.tokens, own=own)
+        first = self.tokens
+        self.thought.add(record, first, own=own)
         self.rounds.append(record)
-        self.starts.append(self.tokens)
-        self.tokens += len(record.drafted) + (record.last is not None)
-        self._say(parts_of(record))
-
-    def _say(self, parts: Iterable[MessagePart]) -> None:
-        self.parts[-1:] = joined([*self.parts[-1:], *parts])
+        self.starts.append(first)
+        self.tokens = first + len(record.drafted) + (record.last is not None)
+        self._said += parts_of(record)
 
     def _end(self, reason: engine.FinishReason, message: str) -> None:
         self.stage, self.stepping, self.reason, self.message = Stage.ENDED, None, reason, message

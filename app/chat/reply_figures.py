@@ -1,4 +1,4 @@
-"""The figures of one reply, which are counted from the rounds of its own request."""
+"""The figures of one reply: counts over the rounds of its request."""
 
 from __future__ import annotations
 

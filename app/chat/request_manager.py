@@ -1,4 +1,4 @@
-"""Sends prompts to a source and delivers its records to replies, whether these are on screen or not.
+"""Sends prompts to a source and delivers its records to replies, whether they are on screen or not.
 
 Records are stored before they are shown, so that everything a user has seen survives a kill.
 """

@@ -26,7 +26,7 @@ GAMMA = 4
 
 
 class Had(StrEnum):
-    """Which of two drafters, A and B, drafted a token."""
+    """The drafters, of two (A and B), that drafted a token."""
 
     BOTH = "both"
     ONLY_A = "only A"
@@ -45,7 +45,7 @@ class AlignedReply:
     def __init__(self, texts: Sequence[str], alignment: Alignment) -> None:
         self.alignment = alignment
         self.had = [_had(one.predicted, other.predicted) for one, other in zip(*alignment.places, strict=True)]
-        """Of each token."""
+        """The drafters of each token."""
         self.texts = list(texts[: len(self.had)])
         self.counts = Counter(self.had)
 

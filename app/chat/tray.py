@@ -72,7 +72,7 @@ class AttachmentTray:
         """Error message for each file that cannot be attached."""
 
     def hold(self, attachments: Iterable[Attachment]) -> None:
-        """Replace the known files by these. Known pastes stay, since an earlier prompt may be recalled."""
+        """Replace the known files by new ones. Known pastes stay, since an earlier prompt may be recalled."""
         pastes = {name: one for name, one in self._known.items() if one.kind == PASTE}
         self._known = pastes | {one.name: one for one in attachments}
         self._read, self.refused = {}, {}

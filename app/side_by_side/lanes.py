@@ -74,7 +74,7 @@ class LaneSource(Source):
             self._engine.submit(probe, self._outbox)
 
     def drain(self) -> list[Record]:
-        """The lane's records since the last call; the first lane adds those of the whole engine."""
+        """The lane's records since the last call; the first lane adds the records of the whole engine."""
         said: list[Record] = [*(self._engine.drain() if self._lane == 0 else ())]
         for record in self._outbox.drain():
             if getattr(record, "request_id", None) == self._probe:

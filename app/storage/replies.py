@@ -42,7 +42,7 @@ class FinishedReplies:
         return [row for (row,) in rows]
 
     def existing(self, rows: Collection[int]) -> set[int]:
-        """The row ids among these that are replies of chats that are not deleted."""
+        """The row ids among `rows` that are replies of chats that are not deleted."""
         among = "AND m.id IN (SELECT value FROM json_each(?))"
         return {row for (row,) in self._file.read(f"SELECT m.id {_ENDED} {among}", (json.dumps(list(rows)),))}
 

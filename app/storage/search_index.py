@@ -34,7 +34,7 @@ _WORDS = 14
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One place where the words were found."""
+    """One place that contains the words."""
 
     chat_id: int
     title: str

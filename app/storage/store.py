@@ -25,6 +25,7 @@ from specchat.engine import MessagePart, PartKind, message_parts, text_of
 
 _THINKING = {None: None, 0: False, 1: True}
 """Values of `Chat.thinking` by how they are stored; others are words, or numbers that stand for words."""
+_KINDS = {kind.value: kind for kind in PartKind}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ class StoredMessage:
     finish_reason: str | None = None
     """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still running."""
     parent: int | None = None
-    """Of a reply: its prompt. Of a prompt: the reply before it (the prompt before it while that has no reply), or None
-    for the first one."""
+    """The message that it follows: a reply its prompt, a prompt the reply before it (or the prompt before it while that
+    has no reply); None for a first prompt."""
     chosen: bool = True
-    """Whether the chat continues with this one among those with the same parent."""
+    """Whether the chat continues with this one among the messages with the same parent."""
     model: str = ""
     """The model of a reply, as named in the settings; empty if unknown."""
     events: tuple[str, ...] = ()
@@ -170,7 +171,7 @@ class Store:
         with self._file.lock:
             rows = self._file.read(f"SELECT {columns} FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
             for row, kind, text in self._file.read(f"SELECT message_id, kind, text FROM parts {own}", (chat_id,)):
-                parts[row].append(MessagePart(PartKind(kind) if kind in set(PartKind) else PartKind.TEXT, text))
+                parts[row].append(MessagePart(_KINDS.get(kind, PartKind.TEXT), text))
             for row, line in (
                 self._file.read(f"SELECT message_id, line FROM events {own}", (chat_id,)) if events else ()
             ):
@@ -198,8 +199,8 @@ class Store:
     ) -> int:
         """Append a message (a reply: before its first token) and return its id. The chat becomes the newest.
 
-        A chosen message replaces the choice among those with the same parent. A parent that another program has removed
-        is replaced by the chat's last message.
+        A chosen message replaces the choice among the messages with the same parent. A parent that another program has
+        removed is replaced by the chat's last message.
         """
         at = self._now()
         existing = "SELECT id FROM messages WHERE id = ? AND chat_id = ?"
@@ -223,7 +224,9 @@ class Store:
         """Append what a reply says to its parts, and trace lines to its events."""
         events = [(message_id, storable(line)) for line in lines]
         with self._file.write() as db:
-            self._set_in_message(message_id, "indexed = ?", 0)
+            rows = db.execute("SELECT indexed FROM messages WHERE id = ?", (message_id,)).fetchall()
+            if rows != [(0,)]:  # also if there is no such message, which is the error then
+                self._set_in_message(message_id, "indexed = ?", 0)
             self._append_parts(message_id, parts)
             db.executemany("INSERT INTO events (message_id, line) VALUES (?, ?)", events)
 
@@ -248,7 +251,7 @@ class Store:
         self._set_in_message(message_id, f"parent = coalesce(({other}), parent)", parent)
 
     def choose(self, message_id: int) -> None:
-        """Continue the chat with this message among those with the same parent."""
+        """Continue the chat with this message among the messages with the same parent."""
         own = "SELECT chat_id, role, parent FROM messages WHERE id = ?"
         siblings = "SELECT id FROM messages WHERE chat_id = ? AND role = ? AND parent IS ? AND chosen <> (id = ?)"
         change = "UPDATE messages SET chosen = (id = ?) WHERE id = ?"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache, partial
 
@@ -10,26 +10,18 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from specchat.engine.backends.packed_acceptance import (
-    PackedScores,
-    PackedVerdict,
-    PenaltiesOfRows,
-    accept_packed,
-    round_rows,
-)
-from specchat.engine.backends.tensor_acceptance import TensorAcceptance
+from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
 from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.backend import Backend, Capabilities
-from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.draft import Draft, Support, common_support
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
-from specchat.engine.device.graphs import Graphs
-from specchat.engine.kernels.growing_trees import GrownTree
-from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
-from specchat.engine.kernels.round import RoundRules, round_memory
+from specchat.engine.kernels.round import RoundRows, RoundRules, round_memory
+from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.token_layout import TokenLayout
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import MAX_GAMMA
@@ -96,7 +88,6 @@ class PackedBackend(Backend):
         rules = RoundRules(self.vocabulary, BRANCHES, Stream.ACCEPT, Stream.LAST)
         self._memory = cache(partial(round_memory, rules, self.capabilities.rounds))
         """Memory of rounds, by number of rows and room for tokens."""
-        self._reference = TensorAcceptance(Graphs(CPU, slots, None), self.penalties)
 
     def admit(self, row: SequenceState) -> None:
         """A row starts; which tokens break its repetitions is found out before its first round, as it takes a while."""
@@ -129,43 +120,41 @@ class PackedBackend(Backend):
         )
         return self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads())[0]
 
-    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> PackedScores:
-        """Scores of each row's last token and its draft; drafts that grow are there then. Most rows are judged too."""
-        wanted, lengths = round_rows(rows, proposal, self.penalties_of_rows), proposal.lengths
+    @property
+    def tapped_width(self) -> int:
+        """Width of the tapped hidden states; 0 without taps."""
+        return len(self.taps) * self._decoder.shape.hidden
+
+    def run_rounds(
+        self,
+        rows: Sequence[SequenceState],
+        drafts: Sequence[Draft],
+        rounds: int = 1,
+        drafting: KernelDrafting | None = None,
+        head: int | None = None,
+        ends: Collection[int] = (),
+    ) -> list[RoundRows]:
+        """Run up to so many rounds in one call; the results of each that was run, valid until the next call.
+
+        Args:
+            rows: B.
+            drafts: [B], of rows that the kernels draft for empty ones.
+            rounds: at most `capabilities.rounds`.
+            drafting: what the kernels draft; None for nothing.
+            head: address of the head that drafts, or that reads hidden states between rounds.
+            ends: tokens that end a reply.
+
+        Raises:
+            KernelError: arguments do not fit, or a round fails.
+        """
         if self._states:
             starts = [row.cached for row in rows]
-            self._begin([row.slot for row in rows], starts, [1 + length for length in lengths], starts)
-        memory, growing = self._memory(len(rows), max(*lengths, MAX_GAMMA))[: proposal.rounds], proposal.growing
-        best, threads = int(any(row.greedy for row in rows)), torch.get_num_threads()
-        memory[0].fill(wanted, proposal.support, best, threads)
-        try:
-            trees = growing.trees if growing else None
-            ran = self._decoder.run_rounds(memory, self.taps, trees, proposal.head, proposal.ends)
-        except KernelError as error:
-            if growing is None:
-                raise
-            growing, proposal.growing, proposal.fault = None, None, error  # the target continues alone
-            # A later round of these may have failed, which the texts for the penalties know of.
-            memory[0].fill(round_rows(rows, proposal, self.penalties_of_rows), None, best, threads)
-            ran = self._decoder.run_rounds(memory[:1], self.taps)
-        *earlier, last = memory[:ran]
-        made = [(replace(proposal), each) for each in earlier]
-        if growing:
-            for each, rows_of in (*made, (proposal, last)):
-                found = [GrownTree(*rows_of.draft(i)) for i in range(len(rows))]
-                each.settle(growing.made(found, rows_of.c.steps), rows_of.c.growing_s)
-        return PackedScores(last, len(self.taps) * self._decoder.shape.hidden, made)
-
-    def accept(
-        self, rows: Sequence[SequenceState], proposal: Proposal, scores: PackedScores, gammas: Sequence[int]
-    ) -> PackedVerdict:
-        """Accept or reject the drafts."""
-        return accept_packed(rows, proposal, scores, gammas, self._reference)
-
-    def keep(self, rows: Sequence[SequenceState], verdict: PackedVerdict) -> None:  # noqa: ARG002
-        """Move keys and values of accepted branches to consecutive columns."""
-        for slot, sources, target in verdict.moves():
-            self.cache.move(slot, sources, target)
+            self._begin([row.slot for row in rows], starts, [1 + len(draft.tree) for draft in drafts], starts)
+        memory = self._memory(len(rows), max(MAX_GAMMA, *(len(draft.tree) for draft in drafts)))[:rounds]
+        support = (drafting and drafting.support) or common_support(drafts)
+        fill_rows(memory[0], rows, drafts, support, self.penalties_of_rows)
+        growing = drafting.write_to([row.drafted for row in memory[0].rows]) if drafting else None
+        return memory[: self._decoder.run_rounds(memory, self.taps, growing, head, ends)]
 
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:  # noqa: ARG002
         """Run a pass over several tokens."""
@@ -211,6 +200,43 @@ class PackedBackend(Backend):
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
+
+
+def fill_rows(
+    memory: RoundRows,
+    rows: Sequence[SequenceState],
+    drafts: Sequence[Draft],
+    support: Support | None,
+    penalties: PenaltiesOfRows,
+) -> None:
+    """Set the rows of a round, and what has been drafted for them on the host.
+
+    Args:
+        memory: of the round.
+        rows: B.
+        drafts: [B].
+        support: that all distributions are over.
+        penalties: of the rows.
+    """
+    memory.fill(support, int(any(row.greedy for row in rows)), torch.get_num_threads())
+    for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
+        request = row.request
+        held = request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
+        memory.set_row(
+            i,
+            draft.on_host,
+            draft.tree.parents,
+            draft.q_over(support) if row.draws and len(draft.tree) else None,
+            slot=row.slot,
+            start=row.cached,
+            last_token=row.tokens[-1],
+            sampling=None if row.greedy else c_settings(request.sampling),
+            seed=row.seed,
+            number=row.rounds,
+            penalties=penalties.of(row).c() if row.adjusts and not held else None,
+            held=held,
+            left=row.left,
+        )
 
 
 build = PackedBackend

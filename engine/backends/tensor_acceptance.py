@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import zip_longest
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -15,9 +14,8 @@ from torch import Tensor
 
 from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.decoding.backend import VerifiedRound
-from specchat.engine.decoding.outcome import Outcome, tested_candidates
-from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.draft import DraftBatch, Support
+from specchat.engine.decoding.round import Outcome, tested_candidates
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graph_pool import FIRST, LATER
@@ -77,52 +75,52 @@ class TensorAcceptance:
         self,
         rows: Sequence[SequenceState],
         logits: Tensor,
-        proposal: Proposal,
+        drafts: DraftBatch,
         gammas: Sequence[int],
         tapped: Tensor | None = None,
-    ) -> TensorVerdict:
-        """Verdict of a batch.
+    ) -> TensorOutcomes:
+        """Judge the drafts of a batch.
 
         Args:
             rows: B sequences.
             logits: [B, T, V], of the target.
-            proposal: their drafts.
+            drafts: their drafts.
             gammas: [B], requested draft lengths.
             tapped: [B, T, taps x hidden size], or None.
         """
         adjustment = self._penalties.of(rows)
         if adjustment is not None:
-            inside = TreeMask.of(proposal.trees, logits.shape[1], logits.device).inside
-            logits = adjustment.apply(logits, proposal.tokens, inside)
-        if self._graphs.enabled and not proposal.branches and proposal.support:  # chains share their captured verdicts
-            q = None if proposal.q is None else proposal.support.spread(proposal.q)
-            proposal = replace(proposal, q=q, support=None)
+            inside = TreeMask.of(drafts.trees, logits.shape[1], logits.device).inside
+            logits = adjustment.apply(logits, drafts.tokens, inside)
+        if self._graphs.enabled and not drafts.branches and drafts.support:  # chains share their captured verdicts
+            q = None if drafts.q is None else drafts.support.spread(drafts.q)
+            drafts = replace(drafts, q=q, support=None)
         sampling = [row.request.sampling for row in rows]
-        drawn = [each and row.draws for each, row in zip(proposal.drawn or [False] * len(rows), rows, strict=True)]
+        drawn = [each and row.draws for each, row in zip(drafts.drawn, rows, strict=True)]
         k = max(row.request.detail for row in rows)
-        shape = self._shape(len(rows), proposal, SamplingFlags.of(sampling), k)
-        mask = TreeMask.of(proposal.trees, shape.width, logits.device)
+        shape = self._shape(len(rows), drafts, SamplingFlags.of(sampling), k)
+        mask = TreeMask.of(drafts.trees, shape.width, logits.device)
         seeds, rounds = [row.seed for row in rows], [row.rounds for row in rows]
         u = uniforms(seeds, rounds, Stream.ACCEPT, len(shape.widths) * BRANCHES).reshape(len(rows), -1, BRANCHES)
         numbers: dict[str, ArrayLike] = {
-            "lengths": proposal.lengths,
-            "chains": [not tree.branches for tree in proposal.trees],
+            "lengths": drafts.lengths,
+            "chains": [not tree.branches for tree in drafts.trees],
             "settings": setting_numbers(sampling),
         }
-        tensors = {"logits": logits, "tokens": proposal.tokens, "candidates": mask.candidates, "sources": mask.sources}
+        tensors = {"logits": logits, "tokens": drafts.tokens, "candidates": mask.candidates, "sources": mask.sources}
         if not shape.flags.all_greedy:
             starts = [len(row.tokens) for row in rows]
             numbers |= {"u": u, "u_own": token_uniforms(seeds, starts, len(shape.widths) + 1)}
             numbers["drawn"] = drawn
             if shape.flags.any_xtc:
-                numbers["xtc"] = xtc.thresholds(rows, [tree.depths for tree in proposal.trees], shape.width)
-            if proposal.q is not None:
-                tensors["q"] = proposal.q
-        function, signature = self._bucket(shape, logits.shape[-1], proposal.support)
+                numbers["xtc"] = xtc.thresholds(rows, [tree.depths for tree in drafts.trees], shape.width)
+            if drafts.q is not None:
+                tensors["q"] = drafts.q
+        function, signature = self._bucket(shape, logits.shape[-1], drafts.support)
         packed, path = self._graphs.call(shape, function, signature, numbers, tensors)
         count = len(rows)
         certain = [not drawn[i] and each.lossless for i, each in enumerate(sampling)]
-        return TensorVerdict(proposal, gammas, certain, u, packed[:count], path[:count], tapped, shape.width - 1)
+        return TensorOutcomes(drafts, gammas, certain, u, packed[:count], path[:count], tapped, shape.width - 1)
 
     def plan(self, vocabulary: int, supports: Sequence[Support | None]) -> None:
         """Plan to capture the verdicts that rounds can meet.
@@ -142,14 +140,14 @@ class TensorAcceptance:
                     rank = FIRST if rows == 1 and not k and len(shape.widths) <= DEFAULT_GAMMA else LATER + rows
                     self._graphs.plan(rank, shape, *self._bucket(shape, vocabulary, support))
 
-    def _shape(self, rows: int, proposal: Proposal, flags: SamplingFlags, k: int) -> _Shape:
+    def _shape(self, rows: int, drafts: DraftBatch, flags: SamplingFlags, k: int) -> _Shape:
         """The shape of a batch; with captured graphs, the smallest one that covers it."""
-        longest, widths, support = max(proposal.lengths), _widths(proposal.trees), _id(proposal.support)
+        longest, widths, support = max(drafts.lengths), _widths(drafts.trees), _id(drafts.support)
         if not self._graphs.enabled or k > top_logprobs.MOST:
             return _Shape(rows, 1 + longest, widths, flags, k, support)
         count = self._graphs.count(rows)
         flags, k = (ANY, top_logprobs.MOST) if k else (flags.coarse(count), 0)
-        if proposal.branches:
+        if drafts.branches:
             return _tree_shape(count, widths, flags, k, support)
         return _chain_shape(count, longest, flags, k, support)
 
@@ -181,10 +179,10 @@ class TensorAcceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class TensorVerdict:
-    """Verdict of a batch, on the device until `outcomes`."""
+class TensorOutcomes:
+    """Outcomes of a batch, on the device until `outcomes`."""
 
-    proposal: Proposal
+    drafts: DraftBatch
     gammas: Sequence[int]
     """[B], requested draft lengths."""
     certain: Sequence[bool]
@@ -199,11 +197,10 @@ class TensorVerdict:
     """[B, T, taps x hidden size], or None."""
     width: int
     """Tokens per row in `packed`."""
-    earlier: ClassVar[Sequence[VerifiedRound]] = ()
 
     def outcomes(self) -> list[Outcome]:
         """Outcome of each row, by one copy from the device."""
-        trees, depth, host = self.proposal.trees, self.path.shape[1], self.packed.cpu()
+        trees, depth, host = self.drafts.trees, self.path.shape[1], self.packed.cpu()
         first = 3 + self.width
         last_real = first + depth * (2 * BRANCHES + 1)
         integers, listed = host.tolist(), (host.shape[1] - last_real) // (depth + 1)
@@ -231,7 +228,7 @@ class TensorVerdict:
 
     def hidden_states(self) -> Tensor | None:
         """[B, T, taps x hidden size] of each row's last token and the accepted tokens."""
-        if self.tapped is None or not self.proposal.branches:
+        if self.tapped is None or not self.drafts.branches:
             return self.tapped
         places = torch.nn.functional.pad(self.path, (1, 0))[:, : self.tapped.shape[1]]
         return self.tapped[torch.arange(len(places), device=places.device)[:, None], places]

@@ -1,17 +1,19 @@
-"""Base of backends on tensors: a round's score, accept and keep, given a forward pass."""
+"""Base of backends on tensors, and their rounds: score, accept and keep, given a forward pass."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorVerdict
+from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAcceptance, TensorOutcomes
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
+from specchat.engine.decoding.drafter import RowDrafters
+from specchat.engine.decoding.round import RoundOutcome, Runner, Trim
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import GraphPool
@@ -69,33 +71,72 @@ class TensorBackend(Backend):
         return self._forward(inputs, slots, starts)
 
     @torch.inference_mode()
-    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> tuple[Tensor, Tensor | None]:
-        """Logits [B, 1 + K, V] and tapped states of each row's last token and its draft."""
+    def score(self, rows: Sequence[SequenceState], drafts: DraftBatch) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, 1 + K, V] and tapped states of each row's last token and its draft, valid until the next pass."""
         last = to_device([[row.tokens[-1]] for row in rows], self.device)
-        tokens = torch.cat([last, proposal.tokens], dim=1)
+        tokens = torch.cat([last, drafts.tokens], dim=1)
         mask = None
-        if proposal.branches:
-            mask = TreeMask.of(proposal.trees, self.width(tokens.shape[1]), self.device)
+        if drafts.branches:
+            mask = TreeMask.of(drafts.trees, self.width(tokens.shape[1]), self.device)
         return self._forward(tokens, [row.slot for row in rows], [row.cached for row in rows], mask)
 
     def accept(
-        self,
-        rows: Sequence[SequenceState],
-        proposal: Proposal,
-        scores: tuple[Tensor, Tensor | None],
-        gammas: Sequence[int],
-    ) -> TensorVerdict:
+        self, orders: Sequence[RowOrder], drafts: DraftBatch, scores: tuple[Tensor, Tensor | None]
+    ) -> TensorOutcomes:
         """Accept or reject the drafts."""
-        return self._acceptance.judge(rows, scores[0], proposal, gammas, scores[1])
+        gammas = [max(order.gamma, tree.depth) for order, tree in zip(orders, drafts.trees, strict=True)]
+        return self._acceptance.judge([order.row for order in orders], scores[0], drafts, gammas, scores[1])
 
-    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+    def keep(self, rows: Sequence[SequenceState], outcomes: TensorOutcomes) -> None:
         """Move keys and values of accepted branches to consecutive columns."""
-        if verdict.proposal.branches:
+        if outcomes.drafts.branches:
             slots = to_device([row.slot for row in rows], self.device)
-            self.cache.keep(slots, to_device([row.cached for row in rows], self.device), verdict.path)
+            self.cache.keep(slots, to_device([row.cached for row in rows], self.device), outcomes.path)
 
     @torch.inference_mode()
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:  # noqa: ARG002
         """Run passes over one and several tokens, so that kernels are chosen."""
         for length in (1, 5):
             self.forward(torch.zeros(1, length, dtype=torch.long, device=self.device), [0], [0])
+
+
+class TensorRunner(Runner):
+    """Runs the rounds of a target on tensors, one per call.
+
+    Args:
+        target: verifies.
+        drafters: of the rows.
+        trim: shortens drafts.
+        on_launch: called once per `run`, when the device has all of the work.
+    """
+
+    def __init__(
+        self,
+        target: TensorBackend,
+        drafters: RowDrafters,
+        trim: Trim,
+        on_launch: Callable[[], object] = lambda: None,
+    ) -> None:
+        super().__init__(drafters, trim, on_launch)
+        self._target = target
+
+    def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:  # noqa: ARG002
+        """Run one round."""
+        target, watch, rows = self._target, self._target.stopwatch, [order.row for order in orders]
+        watch.start()
+        drafts = self.trim(orders, self.drafters.propose(orders), len(orders))
+        watch.mark()
+        batch = DraftBatch.of(drafts, target.device)
+        accepted = target.accept(orders, batch, target.score(rows, batch))
+        target.keep(rows, accepted)
+        self.on_launch()
+        outcomes = accepted.outcomes()
+        watch.mark()
+        kept = [1 + outcome.accepted for outcome in outcomes]
+        self.drafters.on_hidden_states(rows, accepted.hidden_states(), kept)
+        return [RoundOutcome(drafts, outcomes, *watch.seconds())]
+
+    def plain_pass(self, rows: Sequence[SequenceState]) -> None:
+        """Score and accept without drafts, and keep nothing."""
+        orders, batch = [RowOrder(row, 0) for row in rows], DraftBatch.of([Draft()] * len(rows), self._target.device)
+        self._target.accept(orders, batch, self._target.score(rows, batch)).outcomes()

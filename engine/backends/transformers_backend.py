@@ -15,7 +15,7 @@ from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
 from specchat.engine.backends.longrope import fix_longrope
 from specchat.engine.backends.recurrent_layers import record_states
-from specchat.engine.backends.tensor_acceptance import TensorVerdict
+from specchat.engine.backends.tensor_acceptance import TensorOutcomes
 from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.cache_probe import CacheProbe
@@ -23,7 +23,7 @@ from specchat.engine.cache.kv_cache import CacheView, KVCache
 from specchat.engine.cache.recurrent_states import RecurrentStates
 from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Capabilities
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree_mask import FedPlaces, TreeMask, TreePart, TreePlace
 from specchat.engine.device import gpu
 from specchat.engine.device.device import to_device
@@ -201,9 +201,9 @@ class TransformersBackend(TensorBackend):
         (self._invariant or self.captured).plan()
         self._acceptance.plan(self.vocabulary, supports if self.capabilities.trees else ())
 
-    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+    def keep(self, rows: Sequence[SequenceState], outcomes: TensorOutcomes) -> None:
         """Move keys and values of accepted branches to consecutive columns; forget states before the round."""
-        super().keep(rows, verdict)
+        super().keep(rows, outcomes)
         if self.states:
             for row in rows:
                 self.states.settle(row.slot, row.cached)

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.sampling.sampler import draw, most_likely, standardise

@@ -10,15 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.paged_cache import PagedCache
-from specchat.engine.decoding.outcome import Outcome
-from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import Stopwatch
 from specchat.engine.device.graph_pool import GraphPool
@@ -41,33 +39,9 @@ class Capabilities:
     captured: bool = False
     """Whether passes are captured as CUDA graphs."""
     rounds: int = 1
-    """Most rounds that it can run together (`Proposal.rounds`)."""
+    """Most rounds that it can run in one call (`Runner.run`)."""
     prefixes: bool = True
     """Whether keys and values of a text's beginning serve every text that begins so."""
-
-
-class VerifiedRound(NamedTuple):
-    """Drafts, outcomes and time of a round that a backend has run."""
-
-    proposal: Proposal
-    outcomes: list[Outcome]
-    seconds: float
-    """Of drafting and verification."""
-
-
-class Verdict(Protocol):
-    """Result of `Backend.accept`; on a GPU it may still be on the device."""
-
-    @property
-    def earlier(self) -> Sequence[VerifiedRound]:
-        """Rounds before the last one, where several were run together; everything else here is about the last."""
-
-    def outcomes(self) -> list[Outcome]:
-        """Outcome of each row. On a GPU this is the round's one copy from device to host."""
-
-    def hidden_states(self) -> Tensor | Sequence[Tensor] | None:
-        """Tapped states [B, T, taps x hidden size], or per row, those of its last token and its accepted tokens first;
-        None without taps."""
 
 
 class Backend(ABC):
@@ -167,28 +141,6 @@ class Backend(ABC):
 
         Places of one row are neighbours, in consecutive columns.
         """
-
-    @abstractmethod
-    def score(self, rows: Sequence[SequenceState], proposal: Proposal) -> Any:
-        """Scores of each row's last token and its draft, by one pass; input of `accept`, valid until the next pass.
-
-        It may be the last of several rounds (`Proposal.rounds`, `Verdict.earlier`).
-        """
-
-    @abstractmethod
-    def accept(self, rows: Sequence[SequenceState], proposal: Proposal, scores: Any, gammas: Sequence[int]) -> Verdict:
-        """Accept or reject the drafts (`engine.decoding.acceptance`).
-
-        Args:
-            rows: B sequences.
-            proposal: their drafts.
-            scores: from `score`.
-            gammas: [B], requested draft lengths.
-        """
-
-    @abstractmethod
-    def keep(self, rows: Sequence[SequenceState], verdict: Any) -> None:
-        """Move keys and values of accepted branches to consecutive columns."""
 
     @abstractmethod
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:

@@ -1,19 +1,86 @@
-"""The drafter interface: anything that proposes tokens for the target to verify."""
+"""The drafter interface: anything that proposes tokens for the target to verify, and calls of the drafters of rows."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from specchat.engine.decoding.proposal import Draft, Offers, Support
+from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
+from specchat.engine.decoding.tree import Tree
+from specchat.engine.device.device import to_device
+from specchat.engine.kernels.draft_head import TargetStates
+from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06
 """Prior acceptance rate of a token that is offered next to a likelier one."""
+Shapes = Callable[[int], tuple[Sequence[int], Tree]]
+"""For a γ, the confidence bucket of each token and the tree that a drafter will draft."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TextRecipe:
+    """Drafts from the text of a row, where it repeats."""
+
+    name: str
+    """Name of such drafts in records."""
+    marks: array[int]
+    """`TokenMark` of each of the V tokens."""
+    first: int
+    """Bucket of grade 0."""
+    least: int
+    """Least grade of the first token of a draft."""
+    memory: Callable[[SequenceState], TextMemory]
+    """The text of a row."""
+    has_more: Callable[[SequenceState], bool]
+    """Whether other texts continue a row's text, so that the kernels cannot draft for it."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HeadRecipe:
+    """Trees that a draft head grows."""
+
+    name: str
+    """Name of such drafts in records."""
+    address: int
+    """`sk_head`."""
+    width: int
+    """Width of the target's hidden states that it reads."""
+    deepest: int
+    """Maximum number of positions."""
+    support: Support
+    take_unread: Callable[[Sequence[SequenceState]], list[int]]
+    """The first place that each row has to read; from then on they count as read."""
+    has_read: Callable[[int, int], None]
+    """Called with a slot and the number of places that have been read."""
+    take_states: Callable[[], Sequence[TargetStates]]
+    """Hidden states of the target that it has not read; from then on they count as read."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Recipe:
+    """Drafts from the text of a row where it repeats, else by a head; the empty recipe drafts nothing."""
+
+    text: TextRecipe | None = None
+    head: HeadRecipe | None = None
+    named: Callable[[], bool] = lambda: False
+    """Whether records name what drafted."""
+
+    def covers(self, order: RowOrder) -> bool:
+        """Whether the kernels can draft for a row; a head has no chains, which lenience needs."""
+        if self.head and not order.row.request.sampling.lossless:
+            return False
+        return self.text is None or not self.text.has_more(order.row)
+
+    def joined(self, other: Recipe, first: int) -> Recipe:
+        """This recipe and another one, whose buckets are moved by `first`."""
+        text = other.text and replace(other.text, first=other.text.first + first)
+        return Recipe(self.text or text, self.head or other.head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,55 +93,23 @@ class DrafterProfile:
     """Prior acceptance rate by bucket."""
     methods: Sequence[int] = (0,)
     """The first bucket of each method of drafting, for drafters that combine several."""
-    proposes_at_zero: bool = False
-    """Whether `propose` is also called for γ 0, since part of its drafts costs nothing."""
+    free: bool = False
+    """Whether some of its drafts take no draft step, so that `RowOrder.free` applies."""
+    stepless: bool = False
+    """Whether none of its drafts takes a draft step, so that no γ has to be chosen."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowProfile:
     """Properties of a drafter for one row."""
 
-    offers: Offers | None = None
-    """Shape of its drafts by γ, if known before drafting."""
+    shapes: Shapes | None = None
+    """Shapes of its drafts, if known before drafting."""
     grows: bool = False
     """Whether it decides while drafting how long a draft is, within a `Budget`."""
-    free: bool = False
-    """Whether its drafts take no draft step, so that no γ has to be chosen."""
-    sure_bucket: Callable[[], int | None] = lambda: None
-    """Bucket of the first token of its next draft, if that takes no draft step and is nearly always right."""
     known_states: int | None = None
     """Number of leading tokens whose hidden states the drafter has, if it needs hidden states: the target reads the
     tokens after them again."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """Costs of drafting for a row, in tokens, for drafters that decide while they draft.
-
-    A price is what has to be gained on average for a thing to pay.
-    """
-
-    passes: Sequence[float]
-    """Of verifying 0, 1, … drafted tokens."""
-    step: float
-    """Of one more draft step, this row's share."""
-    rates: Mapping[int, float]
-    """The chance that a token is accepted where the one before it was, by bucket, in ascending order."""
-    line: int = 0
-    """Positions that are drafted for whatever they cost: one token each at least."""
-    repeatable: bool = False
-    """Whether the draft may depend on nothing but the row."""
-    again: Mapping[int, float] = field(default_factory=dict)
-    """`rates` after a token of the same bucket; empty if they are the same."""
-
-    @cached_property
-    def numbers(self) -> array[float]:
-        """The prices of passes, and the two rates of buckets 0, 1, …, for the kernels."""
-        return array("d", (*self.passes, *self.rates.values(), *(self.again or self.rates).values()))
-
-
-Budgets = Sequence[Budget | None]
-"""Of the rows of a batch; None where measured costs may not be used."""
 
 
 class Drafter:
@@ -92,8 +127,8 @@ class Drafter:
     """Memory of a separate layer that scores tokens."""
     graph_bytes: int = 0
     """Memory that its CUDA graphs share."""
-    kernel_head: int | None = None
-    """Address of its head in the kernels if these can draft with it by themselves; None if not."""
+    recipe: Recipe | None = None
+    """How the kernels can draft by themselves as it would, with targets that run on them; None if they cannot."""
 
     def warm_up(self) -> float | None:
         """Plan to capture CUDA graphs, and time a draft step of one row, while no request runs.
@@ -114,14 +149,8 @@ class Drafter:
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Read one chunk of the first row, and of other rows with unread tokens if they fit into the same pass."""
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
-        """Draft up to `gammas[i]` positions after `rows[i].tokens`.
-
-        Args:
-            rows: B rows of this drafter.
-            gammas: [B].
-            budgets: [B], costs for rows with `RowProfile.grows`.
-        """
+    def propose(self, orders: Sequence[RowOrder]) -> Sequence[Draft]:
+        """Draft up to γ positions after the tokens of each row; one draft per order."""
         raise NotImplementedError
 
     def on_hidden_states(
@@ -140,3 +169,94 @@ class Drafter:
 
     def release(self, row: SequenceState) -> None:
         """End a row."""
+
+
+class RowDrafters:
+    """All drafters of an engine, each called with its own rows.
+
+    Args:
+        by_name: the drafters.
+        on_fault: called with a row whose drafter raised; the row continues without drafts.
+        vocabulary: V of the target.
+    """
+
+    def __init__(
+        self, by_name: Mapping[str, Drafter], on_fault: Callable[[SequenceState, Exception], None], vocabulary: int
+    ) -> None:
+        self.by_name, self._on_fault, self._vocabulary = by_name, on_fault, vocabulary
+
+    def of(self, row: SequenceState) -> Drafter:
+        """The drafter of a row."""
+        return self.by_name[row.drafter]
+
+    def has_read(self, row: SequenceState) -> bool:
+        """Whether the row's drafter needs no prefill before the row's next round."""
+        try:
+            return not self.of(row).unread(row)
+        except Exception as error:
+            self._on_fault(row, error)
+            return True
+
+    def prefill(self, rows: Sequence[SequenceState]) -> None:
+        """Read one chunk for the first row's drafter, of the rows that it drafts for."""
+        mine = [row for row in rows if row.drafter == rows[0].drafter]
+        self._call(mine, self.of(rows[0]).prefill, mine)
+
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """One draft per order; a drafter that fails costs its rows their drafts (`Draft.fault`)."""
+        return draft_by_kind(orders, lambda order: order.drafts and order.row.drafter, self._propose)
+
+    def _propose(self, name: str | bool, orders: Sequence[RowOrder]) -> list[Draft]:
+        if not name:
+            return [Draft()] * len(orders)
+        try:
+            drafts = self.of(orders[0].row).propose(orders)
+            return [self._checked(*each) for each in zip(orders, drafts, strict=True)]
+        except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
+            return [Draft(fault=error)] * len(orders)
+
+    def _checked(self, order: RowOrder, draft: Draft) -> Draft:
+        try:
+            draft.check(order, self._vocabulary)
+        except ValueError as error:
+            return Draft(fault=error)
+        return draft
+
+    def on_hidden_states(
+        self,
+        rows: Sequence[SequenceState],
+        states: Tensor | Sequence[Tensor] | None,
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        """Give drafters the hidden states of tokens that the target has just read, from `SequenceState.cached` on.
+
+        Args:
+            rows: B.
+            states: [B, T, taps x hidden size], or per row those of the kept tokens; None without taps.
+            lengths: how many of each row's T tokens are kept; None for all.
+        """
+        if states is None:
+            return
+        names = dict.fromkeys(row.drafter for row in rows)
+        if len(names) == 1:
+            self._call(rows, self.of(rows[0]).on_hidden_states, rows, states, lengths)
+            return
+        for name in names:
+            mine = [i for i, row in enumerate(rows) if row.drafter == name]
+            part = states[to_device(mine, states.device)] if isinstance(states, Tensor) else [states[i] for i in mine]
+            own = [rows[i] for i in mine]
+            self._call(own, self.by_name[name].on_hidden_states, own, part, lengths and [lengths[i] for i in mine])
+
+    def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
+        """A round has added `emitted` to `row.tokens`."""
+        self._call([row], self.of(row).on_accepted, row, emitted)
+
+    def _call(self, rows: Sequence[SequenceState], hook: Callable[..., None], *arguments: Any) -> None:
+        """Call a hook; whatever it raises, but for a lack of memory, costs these rows their drafts only."""
+        try:
+            hook(*arguments)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            for row in rows:
+                self._on_fault(row, error)

@@ -1,74 +1,192 @@
-"""One round of speculative decoding: draft, score, accept, keep.
+"""Rounds of speculative decoding: draft, score, accept, keep.
 
 The target's cache holds every token of a row but the last. A round feeds that token and the drafted tokens in one pass;
 the logits after each node verify its candidates, and those after the last accepted node give the correction or bonus
 (Leviathan et al. 2023, Algorithm 1). Rolling back means leaving `SequenceState.cached` at the last accepted token.
 
-Where passes are short, a backend may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
+Where passes are short, a runner may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
 host's code and data from the processor's caches, so that work between two passes takes longer than it does once again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
-from specchat.engine.decoding.backend import Backend, VerifiedRound
-from specchat.engine.decoding.outcome import Outcome
-from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.draft import Draft, RowOrder
+from specchat.engine.decoding.drafter import RowDrafters
+from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
 
-
-class RoundResult(NamedTuple):
-    """Result of a round, and its times in seconds."""
-
-    plan: RoundPlan
-    """With the drafts."""
-    outcomes: list[Outcome]
-    """Of each row."""
-    draft_s: float
-    verify_s: float
+Trim = Callable[[Sequence[RowOrder], Sequence[Draft], int], list[Draft]]
+"""Shortens drafts to what is worth its verification, in a batch of so many rows."""
 
 
-def run_rounds(
-    target: Backend,
-    rows: Sequence[SequenceState],
-    planner: Planner,
-    on_launch: Callable[[], object] = lambda: None,
-    together: Callable[[], bool] = lambda: False,
-) -> list[RoundResult]:
-    """Run one round for a batch of rows that are prefilled, or some of them.
+Offer = tuple[int, float, float, float]
+"""A tested token with its p, q and u."""
+
+
+class Tests(NamedTuple):
+    """Tested tokens of a draft, by position."""
+
+    drafted: list[int]
+    """One token per position: the accepted ones, then the first candidates after them."""
+    p: list[float]
+    q: list[float]
+    u: list[float]
+    beta: list[float]
+    refused: list[list[Offer]]
+    """Of a tree: per tested position, the other tokens that were rejected."""
+
+
+@dataclass
+class Outcome:
+    """Outcome of a round for one row. The next round needs only what was accepted; the record needs `tests` too.
 
     Args:
-        target: verifies.
-        rows: B sequences.
-        planner: drafts.
-        on_launch: called once, when a device that computes by itself has all of the round's work.
-        together: says whether several rounds may be run, for which the cache has blocks then.
+        requested: draft length.
+        tokens: [K], the draft.
+        tree: layout of the K tokens.
+        path: nodes of the accepted tokens.
+        last: correction, bonus or plain token.
+        broken: the target's logits were not finite; the other fields are then undefined.
+        chances: p(x) and q(x) of every tested candidate, in order (`tested_candidates`).
+        u: the uniform of the candidate of rank r at position i, by i · `BRANCHES` + r.
+        betas: per tested position.
+        certain: the draft was not drawn. Its tokens were accepted where they are the target's own; the record's u is a
+            number with the same verdict.
+        detail: per position, what `engine.decoding.top_logprobs` packed; empty unless the request asks for it.
     """
-    watch = target.stopwatch
-    watch.start()
-    plan = planner.plan(rows, target.device, together)
-    watch.mark()
-    scores = target.score(rows, plan.proposal)
-    verdict = target.accept(rows, plan.proposal, scores, plan.gammas)
-    target.keep(rows, verdict)
-    on_launch()
-    outcomes = verdict.outcomes()
-    watch.mark()
-    kept = [1 + outcome.accepted for outcome in outcomes]
-    planner.drafters.on_hidden_states(rows, verdict.hidden_states(), kept)
-    draft_s, verify_s = watch.seconds()
-    last = VerifiedRound(plan.proposal, outcomes, verify_s - sum(each.seconds for each in verdict.earlier))
-    rounds = [*verdict.earlier, last]
-    return [
-        RoundResult(
-            plan if each is last else replace(plan, proposal=each.proposal),
-            each.outcomes,
-            draft_s / len(rounds) + each.proposal.growing_s,
-            each.seconds - each.proposal.growing_s,
-        )
-        for each in rounds
-    ]
+
+    requested: int
+    tokens: Sequence[int]
+    tree: Tree
+    path: list[int]
+    last: int
+    broken: bool
+    chances: Iterable[tuple[float, float]]
+    u: Callable[[int], float]
+    betas: Sequence[float]
+    certain: bool = False
+    detail: Sequence[list[int]] = ()
+
+    @property
+    def gamma(self) -> int:
+        """Requested draft length; of a tree its depth."""
+        return self.tree.depth if self.tree.branches else self.requested
+
+    @property
+    def accepted(self) -> int:
+        """Number of accepted tokens."""
+        return len(self.path)
+
+    @property
+    def offered(self) -> int:
+        """Of a tree: number of drafted tokens; 0 for a chain."""
+        return len(self.tree) if self.tree.branches else 0
+
+    @property
+    def steps(self) -> int:
+        """Number of drafted positions, as `Round.steps`."""
+        return self.tree.depth
+
+    @property
+    def emitted(self) -> list[int]:
+        """The accepted tokens and the last one."""
+        return [*(self.tokens[node - 1] for node in self.path), self.last]
+
+    @property
+    def moves(self) -> bool:
+        """Whether the accepted tokens are not the first ones of the draft, so that their cache columns move."""
+        return bool(self.path) and self.path[-1] > len(self.path)
+
+    @cached_property
+    def tests(self) -> Tests:
+        """Tested tokens."""
+        tokens, tree, path = self.tokens, self.tree, self.path
+        left = iter(self.chances)
+        decided: list[Offer] = []
+        refused: list[list[Offer]] = []
+        for place, count in enumerate(tested_candidates(tree, path)):
+            first, candidates = place * BRANCHES, tree.candidates[path[place - 1] if place else 0][:count]
+            kept = count - 1 if place < len(path) else -1
+            offers: list[Offer] = []
+            for rank, each in enumerate(candidates):
+                p, q = next(left)
+                u = self.u(first + rank)
+                if self.certain:
+                    u = u * p if rank == kept else p + u * (1 - p)
+                offers.append((tokens[each.node - 1], p, q, u))
+            decisive = max(kept, 0)
+            decided.append(offers[decisive])
+            # q = 0 marks a candidate for which the drafter had no token left.
+            refused.append([offer for i, offer in enumerate(offers) if i != decisive and offer[2] > 0])
+        line: list[int] = []
+        if len(decided) > len(path):
+            line = tree.line(tree.candidates[path[-1] if path else 0][0].node)
+        p_of, q_of, u_of = ([offer[i] for offer in decided] for i in (1, 2, 3))
+        drafted = [tokens[node - 1] for node in (*path, *line)]
+        return Tests(drafted, p_of, q_of, u_of, list(self.betas[: len(decided)]), refused if tree.branches else [])
+
+
+def tested_candidates(tree: Tree, path: Sequence[int]) -> list[int]:
+    """Number of candidates tested per position: up to the accepted one, or all of them."""
+    counts = []
+    for place, node in enumerate((0, *path)):
+        nodes = [candidate.node for candidate in tree.candidates[node]]
+        if nodes:
+            counts.append(nodes.index(path[place]) + 1 if place < len(path) else len(nodes))
+    return counts
+
+
+class RoundOutcome(NamedTuple):
+    """Drafts, outcomes and times of a round."""
+
+    drafts: Sequence[Draft]
+    """[B], each with the drafter's fault, if it had one."""
+    outcomes: Sequence[Outcome]
+    """[B]"""
+    draft_s: float
+    """Seconds of drafting."""
+    verify_s: float
+    """Seconds of the target's pass and of acceptance."""
+
+    @property
+    def steps(self) -> int:
+        """Draft steps of the round."""
+        return max(draft.steps for draft in self.drafts)
+
+    @property
+    def drafted(self) -> bool:
+        """Whether any row had a draft."""
+        return any(len(draft.tree) for draft in self.drafts)
+
+
+class Runner(ABC):
+    """Runs the rounds of one target.
+
+    Args:
+        drafters: of the rows.
+        trim: shortens drafts that were made on the host.
+        on_launch: called once per `run`, when a device that computes by itself has all of the work.
+    """
+
+    def __init__(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> None:
+        self.drafters, self.trim, self.on_launch = drafters, trim, on_launch
+
+    @abstractmethod
+    def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:
+        """Run one round for rows that are prefilled, or several, one after the other.
+
+        Args:
+            orders: [B], the rows and what may be drafted for each.
+            max_rounds: maximum number of rounds, for which the cache has blocks; they draft as the first does.
+            ends: tokens that end a reply, and with it those rounds.
+        """
+
+    @abstractmethod
+    def plain_pass(self, rows: Sequence[SequenceState]) -> None:
+        """Score and accept without drafts, and keep nothing."""

@@ -8,30 +8,20 @@ in its own cache. How sure it is decides how many tokens are offered where and w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Budgets, Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.draft import Draft, RowOrder, draft_by_kind
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, chain
+from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, Growth, by_kernels, by_torch, grow, may_branch
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.tree_growth import (
-    EXPECTED,
-    GRADES,
-    Asked,
-    Growth,
-    by_kernels,
-    by_torch,
-    draft_apart,
-    grow,
-    may_branch,
-)
+from specchat.engine.drafters.model_steps import ModelSteps, drafted_chains
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -68,7 +58,7 @@ class ModelDrafter(Drafter):
         if trees:
             self.profile = DrafterProfile(range(2 * GRADES + 2), expected_rates=EXPECTED)
         self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
-        self._offers_trees, self._branches = trees, branches
+        self._drafts_trees, self._branches = trees, branches
         self._draw = by_kernels if draft.model.capabilities.packed else by_torch
         self._drafted: dict[str, Growth] = {}
         """By request: the tree being verified."""
@@ -76,7 +66,7 @@ class ModelDrafter(Drafter):
     @property
     def graph_bytes(self) -> int:  # type: ignore[override]
         """Memory of distributions."""
-        return 0 if self._offers_trees else self._steps.graph_bytes
+        return 0 if self._drafts_trees else self._steps.graph_bytes
 
     def warm_up(self) -> float | None:
         """Plan to capture the drawing of tokens."""
@@ -86,7 +76,7 @@ class ModelDrafter(Drafter):
     def admit(self, row: SequenceState) -> RowProfile:
         """Note how much of the prompt the slot still holds from an earlier turn."""
         self._cache.admit(row)
-        if not self._offers_trees:
+        if not self._drafts_trees:
             return RowProfile()
         if self._branches and may_branch(row):
             return RowProfile(grows=True)
@@ -100,20 +90,15 @@ class ModelDrafter(Drafter):
         """Feed one chunk."""
         self._cache.prefill(rows)
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
-        """Chains and trees of up to `gammas[i]` positions."""
-        if not self._offers_trees:
-            return self._chains(rows, gammas)
-        costs = budgets or [None] * len(rows)
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """Chains and trees of up to γ positions."""
+        return draft_by_kind(orders, self._grows, self._draft)
 
-        def draft(growing: bool, mine: Sequence[int]) -> Draft:
-            if growing:
-                return self._trees([Asked(rows[i], gammas[i], costs[i]) for i in mine])
-            lengths = [gammas[i] for i in mine]
-            chains = self._chains([rows[i] for i in mine], lengths)
-            return replace(chains, buckets=[chain_buckets(length, _FIRST, _LATER) for length in lengths])
+    def _grows(self, order: RowOrder) -> bool:
+        return self._drafts_trees and self._branches and may_branch(order.row)
 
-        return draft_apart([self._branches and may_branch(row) for row in rows], draft, self._model.device)
+    def _draft(self, growing: bool, orders: Sequence[RowOrder]) -> list[Draft]:
+        return self._trees(orders) if growing else self._chains(orders)
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted and has been fed."""
@@ -131,24 +116,26 @@ class ModelDrafter(Drafter):
         self._drafted.pop(row.request.request_id, None)
         self._cache.release(row)
 
-    def _chains(self, rows: Sequence[SequenceState], gammas: Sequence[int]) -> Draft:
-        """`max(gammas)` draft steps for all rows; q is kept if a row draws its draft."""
-        tokens, q = self._steps.draft(rows, self._cache.catch_up(rows), max(gammas))
-        for row, gamma in zip(rows, gammas, strict=True):
-            self._cache.expect(row, gamma)
-        return Draft(tokens, [chain(gamma) for gamma in gammas], q)
+    def _chains(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """Chains by as many draft steps as the longest needs; q is kept of rows that draw their drafts."""
+        rows, lengths = [order.row for order in orders], [order.gamma for order in orders]
+        tokens, q = self._steps.draft(rows, self._cache.catch_up(rows), max(lengths))
+        for row, length in zip(rows, lengths, strict=True):
+            self._cache.expect(row, length)
+        buckets = [chain_buckets(length, _FIRST, _LATER) if self._drafts_trees else () for length in lengths]
+        return drafted_chains(orders, tokens, q, buckets)
 
     @torch.inference_mode()
-    def _trees(self, asked: Sequence[Asked]) -> Draft:
+    def _trees(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """Trees that grow step by step, as long as that pays."""
-        rows = [each.row for each in asked]
+        rows = [order.row for order in orders]
         logits = self._steps.after_last(rows, self._cache.catch_up(rows))
-        draft, growths = grow(asked, _scores(logits), self._continue, range(logits.shape[-1]), self._draw)
+        drafts, growths = grow(orders, _scores(logits), self._expand, range(logits.shape[-1]), self._draw)
         for row, growth in zip(rows, growths, strict=True):
             self._drafted[row.request.request_id] = growth
-        return draft
+        return drafts
 
-    def _continue(self, places: Sequence[TreePlace], _: Sequence[int]) -> Scores:
+    def _expand(self, places: Sequence[TreePlace], _: Sequence[int]) -> Scores:
         """Score what follows drafted tokens."""
         return _scores(self._steps.fit(self._model.extend(places)))
 

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from specchat.engine.decoding.draft import Draft, RowOrder
+from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
@@ -143,3 +145,24 @@ class ModelSteps:
         if missing <= 0:
             return logits[..., : self._vocabulary]
         return torch.nn.functional.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
+
+
+def drafted_chains(
+    orders: Sequence[RowOrder], tokens: Tensor, q: Tensor | None, buckets: Sequence[Sequence[int]] = ()
+) -> list[Draft]:
+    """Chains of γ tokens, or of as many as there are.
+
+    Args:
+        orders: [B].
+        tokens: [B, K].
+        q: [B, K, V], what the tokens of rows that draw their drafts were drawn from; None if there are none.
+        buckets: [B], of the tokens; empty without.
+    """
+    drafts = []
+    for i, order in enumerate(orders):
+        length = min(order.gamma, tokens.shape[1])
+        own = q[i, :length] if q is not None and order.row.draws else None
+        drafts.append(
+            Draft(tokens[i, :length], chain(length), own, buckets=buckets[i] if buckets else (), steps=order.gamma)
+        )
+    return drafts

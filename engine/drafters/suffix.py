@@ -15,22 +15,17 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from ctypes import c_int64
 from dataclasses import replace
-from functools import cache
 from itertools import islice, takewhile
 
 import numpy as np
-import torch
 
-from specchat.engine.decoding.drafter import Budgets, DrafterProfile, RowProfile
-from specchat.engine.decoding.proposal import Draft, Source
+from specchat.engine.decoding.draft import Draft, RowOrder, Source
+from specchat.engine.decoding.drafter import DrafterProfile, Recipe, RowProfile, TextRecipe
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
-from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill
 from specchat.engine.drafters.text_drafter import TextDrafter
-from specchat.engine.drafters.tree_growth import Asked, repeatable
-from specchat.engine.kernels.growing_trees import GrowingTrees, Mark
 from specchat.engine.kernels.library import library, missing
-from specchat.engine.kernels.text_memory import TextMemory
+from specchat.engine.kernels.text_memory import TextMemory, TokenMark
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -135,11 +130,10 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         never: tokens that are not drafted: turn marks of the chat template, which occur in prompts, not in replies.
         datastore: texts of other chats.
         vocabulary: V, if the kernels verify and draft from the texts themselves.
+        least: first bucket of matches that are continued; not 0 if another drafter drafts elsewhere.
     """
 
     name = "suffix"
-    profile = DrafterProfile(buckets=tuple(range(_STORED)), expected_rates=_EXPECTED)
-    """Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats."""
     predictor = RepeatedText
     chunk = 1 << 20
     """Some 60 ms."""
@@ -150,68 +144,55 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         never: Collection[int] = (),
         datastore: Datastore | None = None,
         vocabulary: int | None = None,
+        least: int = 0,
     ) -> None:
         super().__init__(ends, never)
-        self._datastore = datastore
-        if datastore is not None:
-            self.profile = replace(self.profile, buckets=range(_STORED + GRADES))
-        self.rules: TextRules | None = None
-        """For the kernels, if they draft from the texts."""
+        self._datastore, self._least = datastore, least
+        by_kernels = vocabulary is not None
+        # Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats.
+        self.profile = DrafterProfile(
+            range(_STORED if datastore is None else _STORED + GRADES),
+            _EXPECTED,
+            free=by_kernels or least > 0,
+            stepless=by_kernels,
+        )
         if vocabulary is not None:
             marks = array("B", bytes(vocabulary))
-            for tokens, mark in ((ends, Mark.ENDS), (never, Mark.NEVER_DRAFTED)):
+            for tokens, mark in ((ends, TokenMark.ENDS), (never, TokenMark.NEVER_DRAFTED)):
                 for token in tokens:
                     if token < vocabulary:
                         marks[token] = mark
-            self.rules = TextRules(marks, 0, 0)
-            self.profile = replace(self.profile, proposes_at_zero=True)
-        self._trees = cache(lambda count: GrowingTrees(None, count, None, RULES, vocabulary or 0))
-        """Memory of the kernels, by number of rows."""
+            text = TextRecipe(
+                self.name,
+                marks,
+                first=0,
+                least=least,
+                memory=lambda row: self.text(row).memory,
+                has_more=lambda row: bool(self.of_other_chats(row)),
+            )
+            self.recipe = Recipe(text, named=lambda: bool(self._datastore))
         self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
 
     def admit(self, row: SequenceState) -> RowProfile:
         """Read the prompt."""
-        return replace(super().admit(row), grows=self.rules is not None, free=self.rules is not None)
+        return replace(super().admit(row), grows=self.recipe is not None)
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """The continuation of each row's longest match."""
-        if self.rules and not any(map(self.of_other_chats, rows)):
-            names = (self.name, "") if self._datastore else None
-            return self.grow(rows, gammas, budgets, self.rules._replace(names=names))
-        return self.continuations(rows, [row.room for row in rows] if self.rules else gammas)
+        return [self._continuation(order) for order in orders]
 
-    def grow(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets, rules: TextRules) -> Draft:
-        """Continuations that the kernels find at the beginning of their round.
-
-        Args:
-            rows: B.
-            gammas: [B]; of a row without a budget, tokens that are drafted whatever they cost.
-            budgets: [B], or empty.
-            rules: of such drafts.
-        """
-        count = len(rows)
-        trees, kept = self._trees(count), []
-        for growth, row, gamma, budget in zip(trees.rows, rows, gammas, budgets or [None] * count, strict=True):
-            asked = Asked(row, gamma, budget or repeatable(gamma), self.text(row).memory)
-            kept.append(fill(growth, asked, rules))
-        trees.fill(kept, torch.get_num_threads(), texts=(rules.marks, rules.first))
-        return Draft.deferred(KernelGrowth(trees, [False] * count, rules=rules), count)
-
-    def continuations(self, rows: Sequence[SequenceState], counts: Sequence[int]) -> Draft:
-        """Up to `counts[i]` tokens that continue each row's longest match."""
-        drafts, sources = [], []
-        for row, count in zip(rows, counts, strict=True):
-            stored = self.of_other_chats(row)
-            drafts.append(self._draft(stored or self.text(row).predict(), count))
-            sources.append((Source(OTHER_CHATS if stored else self.name),))
-        tokens = [tokens for tokens, _ in drafts]
-        return Draft.of_chains(tokens, [buckets for _, buckets in drafts], sources if self._datastore else None)
-
-    def long_match(self, row: SequenceState) -> int | None:
-        """Bucket of its draft's first token, if that continues a match that is nearly always right."""
-        buckets = self._draft(self.of_other_chats(row) or self.text(row).predict(), 1)[1]
-        return buckets[0] if buckets and buckets[0] >= SURE else None
+    def _continuation(self, order: RowOrder) -> Draft:
+        stored = self.of_other_chats(order.row)
+        count = order.row.room if self.profile.free else order.gamma
+        tokens, buckets = self._draft(stored or self.text(order.row).predict(), count)
+        if buckets and buckets[0] < self._least:
+            return Draft()
+        sources = (Source(OTHER_CHATS if stored else self.name),) if self._datastore else ()
+        return replace(
+            Draft.chain(tokens, buckets, 0 if self.profile.free else order.gamma),
+            sources=sources,
+        )
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that are likely after the row's text and these tokens, which need not come to stay."""
@@ -239,9 +220,20 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         return known[1]
 
 
+def suffix_drafter(context: BuildContext, least: int = 0, *, kernels: bool = True) -> SuffixDrafter:
+    """A suffix drafter for an engine.
+
+    Args:
+        context: of the engine.
+        least: as for `SuffixDrafter`.
+        kernels: whether the kernels may draft from the texts where they can.
+    """
+    target = context.target
+    kernels = kernels and target.capabilities.packed and target.capabilities.trees
+    vocabulary = target.vocabulary if kernels else None
+    return SuffixDrafter(context.model.eos_ids, context.never, context.datastore, vocabulary, least)
+
+
 def build(context: BuildContext, name: str) -> SuffixDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    target = context.target
-    by_kernels = target.capabilities.packed and target.capabilities.trees
-    vocabulary = target.vocabulary if by_kernels else None
-    return SuffixDrafter(context.model.eos_ids, context.never, context.datastore, vocabulary)
+    return suffix_drafter(context)

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
-from specchat.engine.decoding.drafter import Budgets, Drafter, RowProfile
-from specchat.engine.decoding.proposal import Draft
+from specchat.engine.decoding.draft import Draft, RowOrder
+from specchat.engine.decoding.drafter import Drafter, RowProfile
 from specchat.engine.sequence.sequence import SequenceState
 
 Pairs = Iterable[tuple[int, int]]
@@ -71,10 +71,9 @@ class TextDrafter(Drafter, Generic[Known]):
         text = self._texts[row.request.request_id]
         text.extend(row.tokens[text.tokens : text.tokens + self.chunk])
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:  # noqa: ARG002
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """Chains that the predictor of each row expects."""
-        found = [self._draft(self.text(row).predict(), gamma) for row, gamma in zip(rows, gammas, strict=True)]
-        return Draft.of_chains([tokens for tokens, _ in found], [buckets for _, buckets in found])
+        return [Draft.chain(*self._draft(self.text(order.row).predict(), order.gamma), order.gamma) for order in orders]
 
     def release(self, row: SequenceState) -> None:
         """Drop the state."""

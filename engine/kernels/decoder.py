@@ -15,10 +15,9 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.growing_trees import GrowingTrees
 from specchat.engine.kernels.library import KernelError, library, require
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CCache, CTables
+from specchat.engine.kernels.structures import CCache, CGrowing, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 Lengths = NDArray[np.int32]
@@ -123,7 +122,7 @@ class Decoder:
         self,
         rounds: Sequence[RoundRows],
         taps: Sequence[int] = (),
-        growing: GrowingTrees | None = None,
+        growing: CGrowing | None = None,
         head: int | None = None,
         ends: Collection[int] = (),
     ) -> int:
@@ -133,7 +132,7 @@ class Decoder:
             rounds: memory of `round_memory`, for as many rounds as may be run; the first one is filled.
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
-            head: address of what reads their hidden states between rounds, if no head drafts.
+            head: address of the head that drafts, or that reads hidden states between rounds.
             ends: tokens that end a reply, and with it the rounds.
 
         Returns:
@@ -146,8 +145,7 @@ class Decoder:
         first, c_ends = rounds[0], array("q", ends)
         if taps:
             first.c.tap_count, first.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
-        first.c.growing = growing and pointer(growing.c_for([row.drafted for row in first.rows]))
-        head = (growing and growing.head) or head
+        first.c.growing = growing and pointer(growing)
         ran: int = self._kernels.sk_rounds_run(
             self._c, head, first.c, len(rounds), c_ends.buffer_info()[0], len(c_ends)
         )

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from ctypes import _Pointer, addressof, c_float, c_int32, c_int64
+from ctypes import addressof, c_float, c_int32, c_int64
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.sampling import c_settings
-from specchat.engine.kernels.structures import CPenalties, CRound, CRow, CRows
-from specchat.engine.request import Sampling
+from specchat.engine.kernels.structures import CRound, CRow, CRows
 
 Logits = NDArray[np.float32]
 
@@ -30,33 +28,7 @@ class RoundRules(NamedTuple):
     """Of last tokens."""
 
 
-class RoundRow(NamedTuple):
-    """A row and its draft: a tree over K tokens, node 0 being the row's last token."""
-
-    slot: int
-    start: int
-    """Position of node 0."""
-    last_token: int
-    """Node 0."""
-    sampling: Sampling | None
-    """Settings of a row whose tokens are sampled, lossless; None accepts the likeliest tokens."""
-    seed: int
-    number: int
-    """Round number, for the random numbers."""
-    drafted: Sequence[int] = ()
-    """[K]"""
-    parents: Sequence[int] = ()
-    """[K], the node before each."""
-    q: int = 0
-    """Address of q [nodes, V'], float32: distributions of each node's children; 0 if they were not drawn."""
-    penalties: _Pointer[CPenalties] | None = None
-    held: bool = False
-    """Whether the caller judges it, not the kernels."""
-    left: int = 0
-    """Tokens that it may yet emit, in all rounds of the call."""
-
-
-class RowVerdict(NamedTuple):
+class JudgedRow(NamedTuple):
     """Result of verifying a row's draft."""
 
     path: list[int]
@@ -94,33 +66,44 @@ class RoundRows:
             row.p = chances + 12 * most * i
             row.q_of, row.beta = row.p + 4 * most, row.p + 8 * most
         self._support: tuple[Tensor, Tensor] | None = None
+        self._q: list[Tensor | None] = []
+        """Distributions, kept alive here."""
         self.c = CRound() if c is None else c
         self.c.rows = CRows(count=count, rows=self.rows, most=most, support=rules.vocabulary, **rules._asdict())
 
-    def fill(
-        self, wanted: Sequence[RoundRow], support: tuple[Tensor, Tensor] | None, best_count: int, threads: int
-    ) -> None:
-        """Set the rows of a round.
+    def fill(self, support: tuple[Tensor, Tensor] | None, best_count: int, threads: int) -> None:
+        """Begin a round.
 
         Args:
-            wanted: [B]; rows with q have the same draft vocabulary.
-            support: draft vocabulary: its V' token ids, and the index of each of the V tokens in it; None if V' = V.
+            support: draft vocabulary of all q: its V' token ids, and the index of each of the V tokens in it; None if
+                V' = V.
             best_count: likeliest tokens to find after each node; at least 1 if a row accepts the likeliest tokens.
             threads: number of threads, the caller included.
         """
-        all_rows, most = self.c.rows, self.most
+        rows = self.c.rows
         if support is not self._support:
-            all_rows.tokens, all_rows.places = [part.data_ptr() for part in support] if support else (None, None)
-            all_rows.support, self._support = support[0].shape[0] if support else self._vocabulary, support
-        all_rows.best_count, all_rows.threads = best_count, threads
-        for i, (row, each) in enumerate(zip(self.rows, wanted, strict=True)):
-            count, first = len(each.drafted), 3 * most * i
-            row.slot, row.start, row.last_token, row.count = each.slot, each.start, each.last_token, count
-            row.sampling = each.sampling and c_settings(each.sampling)
-            row.seed, row.number, row.q, row.held, row.left = each.seed, each.number, each.q, each.held, each.left
-            row.penalties = each.penalties
-            self._drafted[first : first + count] = [*each.drafted]
-            self._drafted[first + most : first + most + count] = [*each.parents]
+            rows.tokens, rows.places = [part.data_ptr() for part in support] if support else (None, None)
+            rows.support, self._support = support[0].shape[0] if support else self._vocabulary, support
+        rows.best_count, rows.threads = best_count, threads
+        self._q.clear()
+
+    def set_row(self, i: int, drafted: Sequence[int], parents: Sequence[int], q: Tensor | None, **fields: Any) -> None:
+        """Set a row and its draft: a tree over K tokens, node 0 being the row's last token.
+
+        Args:
+            i: index of the row.
+            drafted: [K]
+            parents: [K], the node before each.
+            q: [nodes, V'], float32, contiguous: distributions of each node's children; None if they were not drawn.
+            fields: others of `sk_row`.
+        """
+        row, count, first = self.rows[i], len(drafted), 3 * self.most * i
+        for name, value in fields.items():
+            setattr(row, name, value)
+        row.count, row.q = count, None if q is None else q.data_ptr()
+        self._q.append(q)
+        self._drafted[first : first + count] = [*drafted]
+        self._drafted[first + self.most : first + self.most + count] = [*parents]
 
     @property
     def nodes(self) -> list[int]:
@@ -142,18 +125,18 @@ class RoundRows:
         """Tapped hidden states [nodes of all rows, width], valid until the next round."""
         return _view(c_float, self.c.tapped, sum(self.nodes), width)
 
-    def settle(self, i: int, path: Sequence[int]) -> None:
-        """Set which nodes of a row were accepted, where something else has judged it."""
+    def set_accepted(self, i: int, path: Sequence[int]) -> None:
+        """Set which nodes of a row were accepted, where the caller has judged it."""
         first = self.most * i
         self.rows[i].accepted = len(path)
         self._path[first : first + len(path)] = [*path]
 
-    def verdict(self, i: int) -> RowVerdict:
+    def judged(self, i: int) -> JudgedRow:
         """The result of a judged row."""
         row, path, first = self.rows[i], self.most * i, 3 * self.most * i
         ends = ((first, row.tested), (first + self.most, row.tested), (first + 2 * self.most, row.positions))
         p, q, beta = (self._chances[start : start + length] for start, length in ends)
-        return RowVerdict(self._path[path : path + row.accepted], row.last, p, q, beta)
+        return JudgedRow(self._path[path : path + row.accepted], row.last, p, q, beta)
 
 
 def round_memory(rules: RoundRules, rounds: int, count: int, most: int) -> list[RoundRows]:

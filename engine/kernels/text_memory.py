@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from enum import IntEnum
 
 _ROOM = 1024
 """Room for tokens after a text when its memory grows; it grows when less than half of it is left. The rounds of a call
 add fewer."""
+
+
+class TokenMark(IntEnum):
+    """`sk_mark` of a token."""
+
+    ENDS = 1
+    """Drafts from texts end with it."""
+    NEVER_DRAFTED = 2
+    """Drafts from texts never have it."""
 
 
 class TextMemory:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,11 @@ class Family:
     """Settings that files may state and the modelling code ignores."""
     overflows: bool = False
     """Whether hidden states exceed the largest float16."""
-    backend: str = ""
-    """Module that checks, describes and runs its models, if that is not the usual backend."""
+    check_network: Callable[[Path, Any], None] | None = None
+    """For encoder-decoders: checks the network that the config.json of a folder states."""
+    describe: Callable[[Path, Any, Any], Settings] | None = None
+    """For encoder-decoders: checks folder, network and chat template; returns the fields of `LoadedModel` that differ,
+    the backend among them."""
 
     # Drafters that are published with it.
     mtp: bool = False

@@ -8,7 +8,6 @@ import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -137,8 +136,8 @@ def load_model(
     progress(stage, f"Loaded {name}", 1.0)
     family = family_of(config.model_type)
     described = (
-        import_module(family.backend).describe(folder, model, tokenizer.chat_template)
-        if family and family.backend
+        family.describe(folder, model, tokenizer.chat_template)
+        if family and family.describe
         else {"context": stated_context(folder, config)}
     )
     return LoadedModel(
@@ -245,7 +244,7 @@ def pick_dtype(name: str, device: torch.device, folder: Path) -> torch.dtype:
     if device.type == "cuda":
         checkpoint = Checkpoint.open(folder)
         family, half = family_of(checkpoint.config.get("model_type")), checkpoint.dtypes == {"F16"}
-        overflows = family is not None and family.overflows and (bool(family.backend) or not half)
+        overflows = family is not None and family.overflows and (family.describe is not None or not half)
         if not overflows and (half or not computes_bfloat16(device)):
             return torch.float16
     return torch.bfloat16 if computes_bfloat16(device) else torch.float32

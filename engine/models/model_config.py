@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,9 +113,9 @@ def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     from transformers import AutoModelForCausalLM
 
     folder, kind = checkpoint.folder, config.model_type
-    special = {each: family.backend for family in families() if family.backend for each in family.types}
+    special = {each: family.check_network for family in families() if family.check_network for each in family.types}
     if kind in special and config.is_encoder_decoder:
-        import_module(special[kind]).check_network(folder, checkpoint.config.get("architectures"))
+        special[kind](folder, checkpoint.config.get("architectures"))
         return
     if type(config) not in AutoModelForCausalLM._model_mapping or config.is_encoder_decoder:
         raise EngineError(

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020): checks of its folders, and its backend.
+"""Backend of T5 (Raffel et al. 2020).
 
 The encoder reads the prompt, the source; the decoder writes the reply. A row's tokens are the source and then the
 reply, as for any model. The decoder's first input, its start token, replaces the source's last token, so that a round
@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,52 +32,6 @@ from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sequence.sequence import SequenceState
-
-_CONTEXT = 512
-"""Tokens of a text that T5 was trained with (section 3.1.2), for configurations that do not say."""
-_NETWORKS = ("T5ForConditionalGeneration", "T5WithLMHeadModel")
-
-
-def check_network(folder: Path, stated: Any) -> None:
-    """Check the network that a configuration states, if it states one.
-
-    Raises:
-        EngineError: it writes no text.
-    """
-    name = (stated or _NETWORKS)[0]
-    check(name in _NETWORKS, f"{folder} is a {name}, which writes no text: choose a {_NETWORKS[0]}")
-
-
-def describe(folder: Path, network: Any, template: Any) -> dict[str, Any]:
-    """Fields of `LoadedModel` for a T5: the tokens that a source or a reply may have, the token that replies begin
-    with, and this module.
-
-    Args:
-        folder: of the model.
-        network: that was loaded from it.
-        template: chat template of its tokenizer, if any.
-
-    Raises:
-        EngineError: nothing says which token that is, or the network is to hold conversations or compute in float16.
-    """
-    config, kind = network.config, network.config.model_type
-    if template:
-        raise EngineError(
-            f"{folder} is a {kind} model with a chat template, but a {kind} model reads one text and holds no "
-            "conversation: remove the template (chat_template.jinja, or chat_template in tokenizer_config.json)"
-        )
-    if network.dtype is torch.float16:
-        raise EngineError(f"{folder} is a {kind} model, whose numbers overflow in float16: choose --dtype bfloat16")
-    stated = [getattr(part, "decoder_start_token_id", None) for part in (network.generation_config, config)]
-    start = next((token for token in stated if isinstance(token, int)), None)
-    if start is None or not 0 <= start < config.vocab_size:
-        raise EngineError(
-            f"{folder / 'config.json'} does not say which token replies begin with (decoder_start_token_id): "
-            "fetch the model again"
-        )
-    context = getattr(config, "n_positions", None)
-    context = context if isinstance(context, int) and context > 0 else _CONTEXT
-    return {"context": context, "start": start, "backend": __name__}
 
 
 def build(

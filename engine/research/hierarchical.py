@@ -17,8 +17,8 @@ from torch import Tensor
 
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
 from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter, RowProfile
-from specchat.engine.decoding.proposal import Draft
 from specchat.engine.decoding.tree import BRANCHES, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
@@ -81,8 +81,9 @@ class HierarchicalDrafter(Drafter):
             self._cache.prefill([row for row in rows if self._cache.unread(row)])
 
     @torch.inference_mode()
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
-        """`gammas[i]` tokens of each row."""
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """γ tokens of each row."""
+        rows, gammas = [order.row for order in orders], [order.gamma for order in orders]
         unfed = self._cache.catch_up(rows)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 2 * MAX_GAMMA)
         chains = [_Chain(*each) for each in zip(rows, range(len(rows)), gammas, u, strict=True)]
@@ -94,7 +95,15 @@ class HierarchicalDrafter(Drafter):
             unfed = 1
         for each in chains:
             self._cache.expect(each.row, each.length)
-        return Draft([each.tokens for each in chains], [chain(gamma) for gamma in gammas], q)
+        return [
+            Draft(
+                each.tokens,
+                chain(each.length),
+                q[each.place, : each.length] if q is not None and each.row.draws else None,
+                steps=each.length,
+            )
+            for each in chains
+        ]
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted; the last drafted token was never fed."""

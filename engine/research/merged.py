@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import common_prefix
-from specchat.engine.decoding.drafter import LATER_RATE, Budget, Budgets, Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.proposal import Draft, Source
+from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Source, draft_by_kind
+from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
+from specchat.engine.decoding.tree_growth import may_branch
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, chain_buckets, members
-from specchat.engine.drafters.tree_growth import draft_apart, may_branch
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sequence.sequence import SequenceState
@@ -45,7 +45,6 @@ class MergedDrafter(Drafter):
     def __init__(self, members: Sequence[Member], chains: ModelDrafter, *, branches: bool = True) -> None:
         self._members = members
         self._chains = chains
-        self._device = members[0].model.device
         self._branches = branches
         self.supports = (None,) if branches else ()
         count = len(members)
@@ -77,19 +76,20 @@ class MergedDrafter(Drafter):
         member = next(each for each in self._of(rows[0]) if each.cache.unread(rows[0]))
         member.cache.prefill([row for row in rows if member in self._of(row) and member.cache.unread(row)])
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], budgets: Budgets = ()) -> Draft:
-        """Trees of up to `gammas[i]` positions, and chains."""
-        costs = budgets or [None] * len(rows)
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """Trees of up to γ positions, and chains."""
+        return draft_by_kind(orders, lambda order: self._grows(order.row), self._draft)
 
-        def draft(merging: bool, mine: Sequence[int]) -> Draft:
-            some, lengths = [rows[i] for i in mine], [gammas[i] for i in mine]
-            if merging:
-                return self._merged(some, [self._positions(gammas[i], costs[i]) for i in mine])
-            chains, sources = self._chains.propose(some, lengths), [(Source(self._members[0].name),)] * len(some)
-            buckets = [chain_buckets(length, 0, len(self._members)) for length in lengths]
-            return replace(chains, buckets=buckets, sources=sources, steps=max(lengths))
-
-        return draft_apart([self._grows(row) for row in rows], draft, self._device)
+    def _draft(self, merging: bool, orders: Sequence[RowOrder]) -> list[Draft]:
+        if merging:
+            return self._merged(
+                [order.row for order in orders], [self._positions(order.gamma, order.budget) for order in orders]
+            )
+        sources, count = (Source(self._members[0].name),), len(self._members)
+        return [
+            replace(draft, buckets=chain_buckets(len(draft.tree), 0, count), sources=sources)
+            for draft in self._chains.propose(orders)
+        ]
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what each has drafted correctly: the last token of its chain was never fed."""
@@ -110,7 +110,7 @@ class MergedDrafter(Drafter):
             member.cache.release(row)
 
     @torch.inference_mode()
-    def _merged(self, rows: Sequence[SequenceState], positions: Sequence[int]) -> Draft:
+    def _merged(self, rows: Sequence[SequenceState], positions: Sequence[int]) -> list[Draft]:
         count = len(self._members)
         lengths = [shares(each, count) for each in positions]
         steps = [max(each) for each in zip(*lengths, strict=True)]
@@ -118,22 +118,22 @@ class MergedDrafter(Drafter):
         tokens, q = self._draw(rows, steps)
         orders = _orders(rows, max(positions), count)
         drafted = tokens.cpu().tolist()
-        drawn = [row.draws for row in rows]
-        merged: list[PrefixTree] = []
-        sources: list[list[Source]] = []
+        drafts = []
         for i, row in enumerate(rows):
             chains = [drafted[i][start : start + n] for start, n in zip(first, lengths[i], strict=False)]
             self._drafted[row.request.request_id] = chains
-            merged.append(PrefixTree.of(chains))
-            sources.append([Source(each.name, part) for each, part in zip(self._members, chains, strict=True)])
-        return Draft(
-            [each.tokens for each in merged],
-            [each.with_tests(orders[i], first) if drawn[i] else each.tree for i, each in enumerate(merged)],
-            q,
-            buckets=[self._graded(each) for each in merged],
-            steps=max(positions),
-            sources=sources,
-        )
+            merged = PrefixTree.of(chains)
+            drafts.append(
+                Draft(
+                    merged.tokens,
+                    merged.with_tests(orders[i], first) if row.draws else merged.tree,
+                    q[i] if q is not None and row.draws else None,
+                    buckets=self._graded(merged),
+                    steps=max(positions),
+                    sources=[Source(each.name, part) for each, part in zip(self._members, chains, strict=True)],
+                )
+            )
+        return drafts
 
     def _draw(self, rows: Sequence[SequenceState], steps: Sequence[int]) -> tuple[Tensor, Tensor | None]:
         """The chains [B, K] of all draft models, one next to the other, and what they were drawn from [B, K, V].

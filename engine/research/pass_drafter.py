@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.proposal import Draft
-from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
 from specchat.engine.drafters.build_context import BuildContext
-from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.model_steps import ModelSteps, drafted_chains
 from specchat.engine.drafters.part_folder import PartFolder
 from specchat.engine.drafters.published.weights import hidden_size
 from specchat.engine.errors import EngineError
@@ -49,13 +48,12 @@ class PassDrafter(Drafter):
         self._steps = ModelSteps(target.forward, target.graphs(128), target.penalties, target.vocabulary)
 
     @torch.inference_mode()
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
-        """One token for each position; q is kept if a row draws its draft."""
-        lengths = [min(gamma, len(self._embeddings) + 1) for gamma in gammas]
-        steps = max(lengths)
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """One token for each position; q is kept of rows that draw their drafts."""
+        rows = [order.row for order in orders]
+        steps = min(max(order.gamma for order in orders), len(self._embeddings) + 1)
         predicted = self._predict(rows, steps)
-        tokens, q = self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps)
-        return Draft(tokens, [chain(length) for length in lengths], q)
+        return drafted_chains(orders, *self._steps.chain(rows, lambda step, _: predicted[:, step : step + 1], steps))
 
     def _predict(self, rows: Sequence[SequenceState], positions: int) -> Tensor:
         """Logits [B, positions, V], float32, of the tokens that follow each row.

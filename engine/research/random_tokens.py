@@ -10,14 +10,12 @@ from collections.abc import Sequence
 
 import torch
 
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.proposal import Draft
-from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
 from specchat.engine.drafters.build_context import BuildContext
+from specchat.engine.drafters.model_steps import drafted_chains
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import one_hot
-from specchat.engine.sequence.sequence import SequenceState
 
 
 class RandomDrafter(Drafter):
@@ -34,16 +32,14 @@ class RandomDrafter(Drafter):
         self._vocabulary = vocabulary
         self._device = device
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
-        """`gammas[i]` tokens for each row; q is one-hot where drafts are not drawn."""
-        steps = max(gammas)
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """γ tokens for each row."""
+        rows, steps = [order.row for order in orders], max(order.gamma for order in orders)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, steps)
-        tokens = to_device((u * self._vocabulary).astype("int64"), self._device)
-        certain, q = [not row.draws for row in rows], None
-        if not all(certain):
-            mask = to_device(certain, self._device)[:, None, None]
-            q = torch.where(mask, one_hot(tokens, self._vocabulary), 1 / self._vocabulary)
-        return Draft(tokens, [chain(gamma) for gamma in gammas], q)
+        tokens, size = to_device((u * self._vocabulary).astype("int64"), self._device), self._vocabulary
+        return drafted_chains(
+            orders, tokens, torch.full((1, 1, 1), 1 / size, device=self._device).expand(*u.shape, size)
+        )
 
 
 def build(context: BuildContext, name: str) -> RandomDrafter:  # noqa: ARG001

@@ -18,16 +18,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
-from specchat.engine.decoding.proposal import Draft
-from specchat.engine.decoding.tree import chain
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.build_context import BuildContext
-from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.drafters.model_steps import ModelSteps, drafted_chains
 from specchat.engine.drafters.part_folder import PartFolder
 from specchat.engine.errors import EngineError
 from specchat.engine.models.packed.load import Model
-from specchat.engine.sequence.sequence import SequenceState
 
 MOST = 32
 """Continuations of a token that are kept, the most frequent ones."""
@@ -161,14 +159,14 @@ class TableDrafter(Drafter):
         self._ends = model.eos_ids
         """Tokens after which the likeliest draft ends: the reply would be over."""
 
-    def propose(self, rows: Sequence[SequenceState], gammas: Sequence[int], *_: object, **__: object) -> Draft:
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """Chains: the likeliest tokens where all rows are plain and none draws its draft, else with distributions."""
+        rows = [order.row for order in orders]
         plain = not any(row.request.sampling.adjusts_drafts for row in rows)
         if plain and not any(row.draws for row in rows):
-            chains = [self._chain(row.tokens[-1], gamma) for row, gamma in zip(rows, gammas, strict=True)]
-            return Draft.of_chains(chains)
-        tokens, q = self._steps.draft(rows, 1, max(gammas))
-        return Draft(tokens, [chain(gamma) for gamma in gammas], q)
+            chains = [self._chain(order.row.tokens[-1], order.gamma) for order in orders]
+            return [Draft.chain(each, steps=order.gamma) for each, order in zip(chains, orders, strict=True)]
+        return drafted_chains(orders, *self._steps.draft(rows, 1, max(order.gamma for order in orders)))
 
     def _chain(self, token: int, count: int) -> list[int]:
         """Up to `count` tokens, each the likeliest after the one before."""

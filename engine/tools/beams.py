@@ -300,8 +300,10 @@ def measure_beams(
     """
     require_least(limit=(limit, 1))
     sets = [each.first(limit) for each in load_prompts(prompts)]
-    asked = [Request("beams", prompt="?", drafter=drafter, gamma=parse_gamma(g), max_tokens=max_tokens) for g in gammas]
-    for request in asked:
+    requests = [
+        Request("beams", prompt="?", drafter=drafter, gamma=parse_gamma(g), max_tokens=max_tokens) for g in gammas
+    ]
+    for request in requests:
         name = check_request(request, beams, config.draft)
         if request.gamma == 0 or drafter == NO_DRAFTER:
             raise EngineError("every prompt is searched without drafts as well: leave gamma 0 and drafter none out")
@@ -309,8 +311,8 @@ def measure_beams(
     say("loading")
     models = _load(config, CHAINS, ignore_progress)
     find = partial(_find, models, config, beams=beams)
-    find(replace(asked[0], max_tokens=2))  # warm-up
-    cells = tuple(_measure(find, each, request, say) for each in sets for request in asked)
+    find(replace(requests[0], max_tokens=2))  # warm-up
+    cells = tuple(_measure(find, each, request, say) for each in sets for request in requests)
     model = models[0].model
     return BeamReport(model.name, model.device.type, model.format, beams, cells)
 
@@ -323,9 +325,9 @@ def _measure(
     gamma = gamma_text(request.gamma)
     for number, prompt in enumerate(prompt_set.prompts, 1):
         say(f"{prompt_set.name}, gamma {gamma}: prompt {number} of {len(prompt_set.prompts)}")
-        asked = replace(request, prompt=None, messages=prompt.messages)
-        plain.append(find(replace(asked, gamma=0)))
-        drafted.append(find(asked))
+        each = replace(request, prompt=None, messages=prompt.messages)
+        plain.append(find(replace(each, gamma=0)))
+        drafted.append(find(each))
     pairs = zip(drafted, plain, strict=True)
     same = [[beam.token_ids for beam in one.beams] == [beam.token_ids for beam in other.beams] for one, other in pairs]
     steps, passes = sum(each.steps for each in plain), sum(each.target_passes for each in drafted)

@@ -12,7 +12,7 @@ from statistics import median
 import torch
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.proposal import merge
+from specchat.engine.decoding.round import Runner
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.stats.speedup import PlainTimes
 from specchat.engine.worker.records import Times
@@ -106,13 +106,11 @@ class PlainPasses:
         else:
             known.work_s += times.draft_s + times.verify_s + times.rest_s
 
-    def run(self, rows: Sequence[SequenceState]) -> float:
+    def run(self, runner: Runner, rows: Sequence[SequenceState]) -> float:
         """Run a plain pass and its verification; return its seconds."""
         watch = self._target.stopwatch
         watch.start()
-        proposal = merge([], len(rows), self._target.device)
-        scores = self._target.score(rows, proposal)
-        self._target.accept(rows, proposal, scores, [0] * len(rows)).outcomes()
+        runner.plain_pass(rows)
         watch.mark()
         seconds = watch.seconds()[0]
         self._known[len(rows)].note(seconds)

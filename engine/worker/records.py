@@ -6,8 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from specchat.engine.decoding.outcome import Outcome
-from specchat.engine.decoding.proposal import Source
+from specchat.engine.decoding.draft import Source
+from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.top_logprobs import unpack
 from specchat.engine.events import FinishReason
 from specchat.engine.round import Fate, Refused, Round

@@ -110,7 +110,7 @@ class OpenRequests:
     def _start(self, submitted: Submit) -> bool:
         """Start a request in a free slot; False if the cache has no room for it now."""
         request, model, target = submitted.request, self.made.model, self.made.target
-        drafter = self.planner.named(request.drafter, request.gamma)
+        drafter = self.planner.resolve(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         fitted, given = self._encoded(request)
         prompt = [*fitted.ids, *given]

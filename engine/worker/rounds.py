@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from specchat.engine.decoding.outcome import Outcome
+from specchat.engine.decoding.draft import Source
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.proposal import Source
-from specchat.engine.decoding.round import RoundResult, run_rounds
+from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner
 from specchat.engine.errors import EngineError
 from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
@@ -29,7 +28,8 @@ class Rounds:
 
     Args:
         made: what the engine runs with.
-        planner: drafts.
+        planner: orders drafts.
+        runner: runs rounds of the target.
         plain_passes: timed in addition to rounds; None for none.
         requests: ended here when a reply is complete.
         emission: of the records.
@@ -40,6 +40,7 @@ class Rounds:
 
     made: Assembly
     planner: Planner
+    runner: Runner
     plain_passes: PlainPasses | None
     requests: OpenRequests
     emission: Emission
@@ -47,27 +48,33 @@ class Rounds:
     notices: Notices
     clock: Callable[[], float]
 
-    def run(self, rows: Sequence[SequenceState], together: Callable[[], bool]) -> None:
-        """One round for rows that are ready, or some (`run_rounds`)."""
+    def run(self, rows: Sequence[SequenceState], extend: Callable[[], bool]) -> None:
+        """Run one round for rows that are ready, or several.
+
+        Args:
+            rows: of the round.
+            extend: makes room for several rounds; returns whether there is some.
+        """
         self._end_failed(rows)
         if rows := [row for row in rows if row.failed is None]:
-            self.faults.run(partial(self._verify, together=together), rows)
+            self.faults.run(partial(self._run, extend=extend), rows)
 
-    def _verify(self, rows: Sequence[SequenceState], *, together: Callable[[], bool]) -> None:
+    def _run(self, rows: Sequence[SequenceState], *, extend: Callable[[], bool]) -> None:
         plain_s = 0.0
         if any(not row.rounds for row in rows):  # its drafter may have a whole prompt to read
             self.emission.flush()
         if self.plain_passes and self.plain_passes.due(rows):
             self.emission.finish()  # it would share the pass's cores
-            plain_s = self.plain_passes.run(rows)
+            plain_s = self.plain_passes.run(self.runner, rows)
             self.planner.learn_plain(len(rows), plain_s)
         started = time.perf_counter()
-        results = run_rounds(self.made.target, rows, self.planner, self.emission.on_launch, together)
+        orders = self.planner.orders(rows)
+        results = self.runner.run(orders, self.planner.max_rounds(rows, extend), self.made.model.eos_ids)
         self.faults.passed()
         running, ended = set(range(len(rows))), list[tuple[SequenceState, FinishReason]]()
         later = sum(result.draft_s + result.verify_s for result in results)
         for result in results:
-            self.planner.learn(rows, *result)
+            self.planner.learn(orders, result)
             context = sum(len(row.tokens) for row in rows)
             commits = self._commit(rows, result, running)
             ended += [(commit.row, commit.reason) for commit in commits if commit.reason]
@@ -77,19 +84,19 @@ class Rounds:
             started, plain_s = started + result.draft_s + result.verify_s + rest, 0.0
             first = any(not commit.number for commit in commits)  # what the reader waits for
             self.emission.put(partial(self._emit, commits, times), inf if first else sum(times[1:4]))
-            self.planner.learn_rest(len(rows), result.plan, result.draft_s, rest)
+            self.planner.learn_rest(result, rest)
             if self.plain_passes:
-                self.plain_passes.learn(not result.plan.drafts, times)
+                self.plain_passes.learn(not result.drafted, times)
         for row, reason in ended:
             self.requests.finish(row, reason)
         self._end_failed(rows)
 
-    def _commit(self, rows: Sequence[SequenceState], result: RoundResult, running: set[int]) -> list[Commit]:
+    def _commit(self, rows: Sequence[SequenceState], result: RoundOutcome, running: set[int]) -> list[Commit]:
         """Add a round's tokens to the rows that are `running`; rows that end with it are taken out of it."""
         commits = []
         for i in sorted(running):
             try:
-                commits.append(self._add(rows[i], result.outcomes[i], result.plan.sources[i]))
+                commits.append(self._add(rows[i], result.outcomes[i], result.drafts[i].sources))
             except Exception as error:  # its text: nothing that the others share
                 self.emission.finish()  # no records of a failed row are made
                 rows[i].failed = error

@@ -17,6 +17,7 @@ from typing import ClassVar
 import torch
 
 from specchat.engine import commands
+from specchat.engine.backends.packed_runner import runner_of
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
@@ -173,7 +174,7 @@ class Worker:
         self._notices = Notices(self.outbox, clock)
         models = [made.model.name, made.model.format, *(part.name for part in (*made.drafts, *made.parts.values()))]
         self._experiences = Experiences(self.config.experience, " · ".join(models))
-        self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences, made.model.eos_ids)
+        self._planner = Planner(made.drafters, made.target, self._drop_drafter, self._experiences)
         if made.target.capabilities.ragged:
             self._planner.learn_costs(time_wider_passes(made.target), made.drafters.step_seconds)
         pool, memory = made.target.cache.pool, cache_memory(self.config, made.target.device)
@@ -186,8 +187,9 @@ class Worker:
         faults = Faults(self._requests)
         self._prefill = Prefill(self.config, self._scheduler, self._planner, made.target, faults, clock, self._emission)
         plain_passes = None if self.is_lane else PlainPasses(made.target, plain_s)
+        runner = runner_of(made.target, self._planner.drafters, self._planner.trim, self._emission.on_launch)
         self._rounds = Rounds(
-            made, self._planner, plain_passes, self._requests, self._emission, faults, self._notices, clock
+            made, self._planner, runner, plain_passes, self._requests, self._emission, faults, self._notices, clock
         )
         self._side_work = SideWork(made, self._scheduler)
         self._keeping = Keeping(self.config.kept, made, self._scheduler)
@@ -291,11 +293,11 @@ class Worker:
         if not rows:
             return
         self._steps -= self._steps > 0
-        self._rounds.run(rows, partial(self._may_run_together, rows))
+        self._rounds.run(rows, partial(self._extend, rows))
         self._scheduler.trim()
 
-    def _may_run_together(self, rows: Sequence[SequenceState]) -> bool:
-        """Whether several rounds may be run, for which the rows have cache blocks then.
+    def _extend(self, rows: Sequence[SequenceState]) -> bool:
+        """Reserve cache blocks for several rounds; return whether these may be run.
 
         All prompts have been read, and no client steps through the rounds.
         """

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from specchat.engine.backends.captured_passes import CapturedPasses
+from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.proposal import Draft, merge
+from specchat.engine.decoding.draft import Draft, DraftBatch
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graph_pool import GraphPool
@@ -19,10 +22,14 @@ from tests.engine.rows import row_of
 def scored(
     backend: Backend, fed: Sequence[Sequence[int]], slots: Sequence[int], starts: Sequence[int], trees: Sequence[Tree]
 ) -> Any:
-    """`Backend.score` of rows that each feed their last token and a draft."""
+    """Scores of rows that each feed their last token and a draft: of each row its own, or as `TensorBackend.score`."""
     rows = [row_of(tokens[:1], slot, cached=start) for tokens, slot, start in zip(fed, slots, starts, strict=True)]
-    draft = Draft([list(tokens[1:]) for tokens in fed], list(trees))
-    return backend.score(rows, merge([(list(range(len(rows))), draft)], len(rows), backend.device))
+    drafts = [Draft(list(tokens[1:]), tree) for tokens, tree in zip(fed, trees, strict=True)]
+    if isinstance(backend, PackedBackend):
+        (judged,) = backend.run_rounds(rows, drafts)
+        return [torch.from_numpy(judged.logits(i)) for i in range(len(rows))]
+    assert isinstance(backend, TensorBackend)
+    return backend.score(rows, DraftBatch.of(drafts, backend.device))
 
 
 def places(tree: Tree, tokens: Tensor, slot: int, first: int) -> list[TreePlace]:

@@ -1,7 +1,6 @@
 """The engine thread on tiny models: replies, limits, prefixes, sampling."""
 
 import threading
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -26,6 +25,7 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.tiny import EOS, ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
 from tests.stress import TRIES
 from tests.stress.requests import Stress
+from tests.waiting import until
 
 PROMPTS = ["abcabcabcabc", "hello there", "aaaa", "The quick brown fox. The quick brown fox.", "x"]
 
@@ -153,10 +153,7 @@ def test_the_count_is_that_of_the_prompt_when_it_is_read() -> None:
     with tiny_engine(tiny_model()) as engine:
         engine.wait_ready()
         engine.count(messages)
-        counted: list[Counted] = []
-        while not counted:
-            time.sleep(0.01)
-            counted = [event for event in engine.drain() if isinstance(event, Counted)]
+        counted = until(lambda: [event for event in engine.drain() if isinstance(event, Counted)])
         events = list(engine.stream(Request("r", messages, max_tokens=2)))
     assert counted[0].tokens == next(e.prompt_tokens for e in events if isinstance(e, Admitted))
 

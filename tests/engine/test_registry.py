@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from pkgutil import iter_modules
 from types import ModuleType
 
 import grimp
@@ -12,21 +13,23 @@ import pytest
 
 from scripts.make_drafter_tables import FILE, document
 from specchat.engine import registry
+from specchat.engine.models import families
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.registry import DRAFTERS, PARTS, PUBLISHED, DrafterEntry, unknown_drafter
 from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 
 ROOT = Path(__file__).parents[2]
-MODULE, ENTRY = re.findall(r"```python\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL)
+SECTION = (ROOT / "CONTRIBUTING.md").read_text().split("\n## A new drafter\n")[1].split("\n## ")[0]
+MODULE, ENTRY = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 """The example of a new drafter: its module, and its entry."""
 REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED)}
 IMPORTED_BY_NAME = {
     "worker/drafters.py": REGISTERED,
     "worker/draft_parts.py": REGISTERED,
     "worker/obtain.py": {"specchat.engine.backends.transformers_backend", PackedModel.backend},
-    "models/load.py": set(),
-    "models/checkpoint.py": set(),
-    "models/packed/gguf_source.py": set(),
+    "models/families/__init__.py": {
+        f"specchat.engine.models.families.{each.name}" for each in iter_modules(families.__path__)
+    },
     "models/resolve.py": set(),
 }
 """Files of the engine that import modules by name, and the modules."""

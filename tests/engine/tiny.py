@@ -5,14 +5,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from specchat.engine import Died, Engine, EngineConfig, Event, Finished, Message, Notice, Outbox, Request, Round
+from specchat.engine import (
+    Admitted,
+    Died,
+    Engine,
+    EngineConfig,
+    Event,
+    Finished,
+    Message,
+    Notice,
+    Outbox,
+    Request,
+    Round,
+)
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.models.load import LoadedModel
@@ -23,6 +35,7 @@ from specchat.engine.tools.distill.eagle import head_shape
 from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import Assemble, Assembly, put_together
 
+Kind = TypeVar("Kind")
 EOS = 256
 VOCABULARY = 260
 SIZES: dict[str, Any] = {
@@ -147,18 +160,31 @@ def ask(text: str, name: str = "r", **options: object) -> Request:
 def said_while_loading(engine: Engine) -> list[str]:
     """The notices of the engine's start: they follow `Ready`, and all are there once a request has been served."""
     list(engine.stream(Request("served", prompt_ids=(97,), max_tokens=1, drafter="none")))
-    return [event.text for event in engine.drain() if isinstance(event, Notice)]
+    return notices_of(engine.drain())
 
 
 def last_words(engine: Engine) -> str:
     """Why the engine has ended, which it says once every request has."""
-    while not isinstance(event := engine.outbox.get(120), Died):
-        assert event is not None
-    return event.message
+    return next_of(engine.outbox, Died).message
 
 
 def rounds_of(events: Iterable[object]) -> list[Round]:
     return [event for event in events if isinstance(event, Round)]
+
+
+def notices_of(events: Iterable[object]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Notice)]
+
+
+def admitted(events: Iterable[object]) -> Admitted:
+    return next(event for event in events if isinstance(event, Admitted))
+
+
+def next_of(box: Outbox, kind: type[Kind]) -> Kind:
+    """The next event of a kind; those before it are taken too."""
+    while not isinstance(event := box.get(120), kind):
+        assert event is not None, "no event for two minutes"
+    return event
 
 
 def ids_of(events: Iterable[object]) -> list[int]:

@@ -329,7 +329,7 @@ class Reader:
         Args:
             text: their text.
             pieces: the text of each; ignored if they do not add up to the text.
-            tokens: tokens of the reply including these; None if the server does not report it while streaming.
+            tokens: tokens of the reply with the new ones; None if the server does not report it while streaming.
         """
         new = len(pieces) or int(bool(text)) if tokens is None else tokens - self.tokens
         new = min(new, MOST_DRAFTED + 1)  # protects against invalid counts

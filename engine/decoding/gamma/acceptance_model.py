@@ -132,7 +132,7 @@ class _Rates(NamedTuple):
     factors: list[float]
     """Factors of the experience that the rates were computed with."""
     rates: dict[int, float]
-    again: dict[int, float]
+    repeat_rates: dict[int, float]
     surest: float
 
 
@@ -147,8 +147,8 @@ class AcceptanceModel:
 
     def __init__(self, drafter: str, experience: Experience, about: RowProfile) -> None:
         self.drafter, self.experience, self.growing = drafter, experience, about.grows
-        self.longest = LONGEST if about.offers else MAX_GAMMA
-        self._offers = about.offers
+        self.longest = LONGEST if about.shapes else MAX_GAMMA
+        self._shapes = about.shapes
         self._beliefs = dict(experience.priors)
         self._round = 0
         """Rounds since `_fade`."""
@@ -170,9 +170,9 @@ class AcceptanceModel:
         return self._all_rates().rates
 
     @property
-    def again(self) -> dict[int, float]:
+    def repeat_rates(self) -> dict[int, float]:
         """The same after a token of the same bucket: they share one unknown rate."""
-        return self._all_rates().again
+        return self._all_rates().repeat_rates
 
     def _all_rates(self) -> _Rates:
         self._fade()
@@ -180,9 +180,9 @@ class AcceptanceModel:
         if self._known is None or factors != self._known.factors:
             means = [(b, self._means[b], factors[method]) for b, method in self.experience.method_of.items()]
             rates = {bucket: mean[1] * factor for bucket, mean, factor in means}
-            again = {bucket: mean[2] / mean[1] * factor for bucket, mean, factor in means}
+            repeat_rates = {bucket: mean[2] / mean[1] * factor for bucket, mean, factor in means}
             surest = max(rate for bucket, rate in rates.items() if bucket >= self.experience.methods[-1])
-            self._known = _Rates(factors, rates, again, surest)
+            self._known = _Rates(factors, rates, repeat_rates, surest)
         return self._known
 
     def survival(self, buckets: Sequence[int], tree: Tree | None = None) -> list[float]:
@@ -208,12 +208,12 @@ class AcceptanceModel:
     def offered(self, gamma: int) -> list[float]:
         """`survival` of what the drafter offers for γ: if unknown, a chain of the most promising bucket."""
         self._fade()
-        key = gamma if self._offers else MAX_GAMMA
+        key = gamma if self._shapes else MAX_GAMMA
         if key not in self._offered:
             rates = self.rates
-            offer = self._offers(key) if self._offers else ([max(rates, key=rates.__getitem__)] * key, None)
+            offer = self._shapes(key) if self._shapes else ([max(rates, key=rates.__getitem__)] * key, None)
             self._offered[key] = self.survival(*offer)
-        return self._offered[key] if self._offers else self._offered[key][:gamma]
+        return self._offered[key] if self._shapes else self._offered[key][:gamma]
 
     def observe(self, verified: VerifiedDraft | None) -> None:
         """Learn from a round: only tested tokens count. None for a round without a draft."""

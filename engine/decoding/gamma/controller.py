@@ -15,7 +15,8 @@ from collections.abc import Sequence
 from itertools import accumulate, zip_longest
 from typing import NamedTuple
 
-from specchat.engine.decoding.drafter import Budget, DrafterProfile, RowProfile
+from specchat.engine.decoding.draft import Budget
+from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.cost_model import CostModel, RoundCosts
 from specchat.engine.decoding.gamma.experiences import Experiences
@@ -78,7 +79,7 @@ class GammaController:
         if growing not in self._prices:
             self._prices[growing] = [price * costs.verifying(tokens * count) for count in range(MAX_GAMMA + 1)]
         step = costs.drafting(acceptance.drafter, 2) - costs.drafting(acceptance.drafter, 1)
-        budget = Budget(self._prices[growing], price * step, acceptance.rates, again=acceptance.again)
+        budget = Budget(self._prices[growing], price * step, acceptance.rates, repeat_rates=acceptance.repeat_rates)
         self._budgets[acceptance, growing] = budget
         return budget
 

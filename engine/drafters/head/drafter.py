@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import LATER_RATE, Budgets, Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
+from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, HeadRecipe, Recipe, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
+from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, may_branch
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
@@ -24,14 +27,19 @@ from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
-from specchat.engine.drafters.kernel_growth import TextRules
-from specchat.engine.drafters.tree_growth import EXPECTED, GRADES, Asked, draft_apart, may_branch
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.sequence.sequence import SequenceState
 
 _BUCKETS = range(2 * BRANCHES)
 """Of trees of fixed shape: first choice to last for the first position, then for any later one."""
+
+
+class _Kind(NamedTuple):
+    """What rows have in common that are drafted for at once."""
+
+    name: str
+    tree: Tree | None = None
+    draws: bool = False
 
 
 @dataclass(slots=True)
@@ -185,8 +193,10 @@ class HeadDrafter(Drafter):
         later = {bucket: LATER_RATE for bucket in _BUCKETS if bucket % BRANCHES}
         self.profile = DrafterProfile(_BUCKETS, later)
         if self._packed:
-            self.kernel_head = self._packed.address
             self.profile = DrafterProfile(range(2 * GRADES), expected_rates=EXPECTED)
+            if self._branches and isinstance(target, PackedBackend):
+                self.recipe = recipe_of(self._packed, self._support, self._memory)
+                self._drafting = cache(partial(KernelDrafting, self.recipe, target.penalties_of_rows))
 
     @property
     def cache_bytes(self) -> int:  # type: ignore[override]
@@ -208,15 +218,15 @@ class HeadDrafter(Drafter):
     def admit(self, row: SequenceState) -> RowProfile:
         """Find the hidden states of the prompt that are known."""
         known = self._memory.admit(row)
-        if self.grows(row):
+        if self._grows(row):
             return RowProfile(grows=True, known_states=known)
 
-        def offers(gamma: int) -> tuple[Sequence[int], Tree]:
+        def shapes(gamma: int) -> tuple[Sequence[int], Tree]:
             length = min(gamma, self._layer.deepest)
             tree = self._tree_for(row, length) or chain(length)
             return _ranks(tree), tree
 
-        return RowProfile(offers, known_states=known)
+        return RowProfile(shapes, known_states=known)
 
     def on_hidden_states(
         self, rows: Sequence[SequenceState], states: Tensor | Sequence[Tensor], lengths: Sequence[int] | None = None
@@ -228,49 +238,45 @@ class HeadDrafter(Drafter):
         """Leave the slot's memory to the next turn."""
         self._memory.release(row)
 
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Budgets = (),
-        texts: Sequence[TextMemory] = (),
-        rules: TextRules | None = None,
-    ) -> Draft:
-        """Trees of `gammas[i]` positions; chains where they are long, or where a row's tokens are not drawn plainly.
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """Trees of γ positions; chains where they are long, or where a row's tokens are not drawn plainly."""
+        return draft_by_kind(orders, self._kind, self._draft)
 
-        With `texts` of the rows, which `rules` are for, first from these; then all rows grow.
-        """
-        if any(len(row.tokens) < 2 for row in rows):  # nothing has been read yet
-            return Draft.of_chains([[] for _ in rows], [[] for _ in rows])
-        nothing = [None] * len(rows)
-        asked = [
-            Asked(row, min(gamma, self._layer.deepest), budget, text)
-            for row, gamma, budget, text in zip(rows, gammas, budgets or nothing, texts or nothing, strict=True)
-        ]
-        kinds = []
-        for each in asked:
-            grows = self.grows(each.row)
-            tree = None if grows else self._tree_for(each.row, each.gamma)
-            kinds.append((grows, tree, tree is not None and not each.row.draws))
-        return draft_apart(
-            kinds, lambda kind, mine: self._draft([asked[i] for i in mine], *kind[:2], rules), self._device
-        )
+    def _kind(self, order: RowOrder) -> _Kind:
+        """What rows have to share to be drafted for at once."""
+        row = order.row
+        if len(row.tokens) < 2:  # nothing has been read yet
+            return _Kind("nothing")
+        if self._grows(row):
+            return _Kind("growing")
+        tree = self._tree_for(row, min(order.gamma, self._layer.deepest))
+        return _Kind("tree", tree, row.draws) if tree else _Kind("chain")
 
-    def _draft(self, asked: Sequence[Asked], grows: bool, tree: Tree | None, rules: TextRules | None) -> Draft:
+    def _draft(self, kind: _Kind, orders: Sequence[RowOrder]) -> list[Draft]:
         """The drafts of rows that are alike: trees that grow, the same tree, or else chains."""
-        rows = [each.row for each in asked]
-        begins = self._memory.take_unread(rows)
-        if grows:
-            assert self._packed
-            return self._packed.grow(asked, begins, self._support, self._memory.has_read, rules)
-        trees = [tree or chain(each.gamma) for each in asked]
-        longest = max(trees, key=len)
-        tokens, q = self._steps.draft(rows, begins, longest, branches=tree is not None)
-        return Draft(tokens, trees, q, self._support, buckets=[list(_ranks(each)) for each in trees])
+        if kind.name == "nothing":
+            return [Draft()] * len(orders)
+        if kind.name == "growing":
+            return self._drafting(len(orders)).grow(orders)
+        rows = [order.row for order in orders]
+        trees = [kind.tree or chain(min(order.gamma, self._layer.deepest)) for order in orders]
+        longest, begins = max(trees, key=len), self._memory.take_unread(rows)
+        tokens, q = self._steps.draft(rows, begins, longest, branches=kind.tree is not None)
+        return [
+            Draft(
+                tokens[i, : len(tree)],
+                tree,
+                q[i, : tree.inner] if q is not None and order.row.draws else None,
+                self._support,
+                _ranks(tree),
+                order.gamma,
+            )
+            for i, (order, tree) in enumerate(zip(orders, trees, strict=True))
+        ]
 
-    def grows(self, row: SequenceState) -> bool:
+    def _grows(self, row: SequenceState) -> bool:
         """Whether its tree grows: not with lenience."""
-        return self._packed is not None and self._branches and may_branch(row)
+        return self.recipe is not None and may_branch(row)
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """The tree to draft for a row; None for a chain: if γ is large, or the row's acceptance allows no branches."""
@@ -285,12 +291,28 @@ def _ranks(tree: Tree) -> Sequence[int]:
     return [rank + BRANCHES * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)]
 
 
+def recipe_of(layer: PackedLayer, support: Support, memory: HeadMemory) -> Recipe:
+    """How the kernels grow the trees of a head by themselves."""
+    return Recipe(
+        head=HeadRecipe(
+            HeadDrafter.name,
+            layer.address,
+            layer.tapped_width,
+            layer.deepest,
+            support,
+            memory.take_unread,
+            memory.has_read,
+            layer.take_states,
+        )
+    )
+
+
 def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
     """The layer of a head of ours, on the quantised kernels where they fit, else in torch (`LayeredHead.layer_of`)."""
     pool = target.cache.pool
     scores, size = target_output(target, vocabulary, head.fuse)
     if isinstance(target, PackedBackend) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
-        return PackedLayer(head, scores.matrix, target.packed_embedding, pool, target.penalties_of_rows), size
+        return PackedLayer(head, scores.matrix, target.packed_embedding, pool), size
     return TorchLayer(head, scores, target.embedding_rows, pool), size
 
 

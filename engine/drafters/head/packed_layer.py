@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 
 import numpy as np
@@ -11,27 +11,22 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PenaltiesOfRows, RoundStates
+from specchat.engine.backends.packed_runner import RoundStates
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.decoding.proposal import Draft, Support
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.drafters.kernel_growth import RULES, KernelGrowth, TextRules, fill, fill_for_head
-from specchat.engine.drafters.tree_growth import Asked
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
-from specchat.engine.kernels.growing_trees import GrowingTrees, TargetStates
+from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores, TargetStates
 from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.token_layout import TokenLayout
-from specchat.engine.request import MAX_GAMMA
 
 _CPU = torch.device("cpu")
 _MOST_UNFUSED = 64
@@ -52,7 +47,6 @@ class PackedLayer(HeadLayer):
         scores: [V', d], gives logits of the draft vocabulary.
         embedding: [V, d], the target's.
         pool: the blocks of the target's cache.
-        penalties: of its rows.
         window: places that a place sees, itself included.
 
     Raises:
@@ -65,7 +59,6 @@ class PackedLayer(HeadLayer):
         scores: PackedMatrix,
         embedding: PackedMatrix,
         pool: BlockPool,
-        penalties: PenaltiesOfRows,
         window: int = WINDOW,
     ) -> None:
         self._head = _packed(head, scores, embedding, pool.width * BLOCK, window)
@@ -78,17 +71,18 @@ class PackedLayer(HeadLayer):
         self._read: list[TargetStates] = []
         """Hidden states of the target that the layer has not read yet."""
         self._unfused = 0
-        self._penalties = penalties
-        self._q: dict[int, Tensor] = {}
-        self._trees: dict[int, GrowingTrees] = {}
-        """Memory for distributions, and for trees that grow, by number of rows."""
         self.scores: Scores
         """Output of the last step."""
 
     @property
     def address(self) -> int:
-        """Of the head in the kernels."""
+        """Address of the head in the kernels."""
         return self._head.address
+
+    @property
+    def tapped_width(self) -> int:
+        """Width of the target's hidden states that it reads."""
+        return self._head.width
 
     @property
     def bytes(self) -> int:
@@ -146,47 +140,13 @@ class PackedLayer(HeadLayer):
 
     def flush(self) -> None:
         """Make the states of what the target has read since the last time."""
-        if self._read:
-            self._head.write_states(self._read, torch.get_num_threads())
-            self._read, self._unfused = [], 0
+        if states := self.take_states():
+            self._head.write_states(states, torch.get_num_threads())
 
-    def grow(
-        self,
-        asked: Sequence[Asked],
-        begins: Sequence[int],
-        support: Support,
-        on_read: Callable[[int, int], None],
-        rules: TextRules | None = None,
-    ) -> Draft:
-        """A deferred draft of B rows: the trees that `engine.drafters.tree_growth.grow` gives, where texts give none.
-
-        Args:
-            asked: [B], of rows of two tokens or more.
-            begins: [B], the first place to read of each.
-            support: the V' tokens that can be drafted.
-            on_read: called with a slot, and up to which place it has been read.
-            rules: of drafts from texts; None without texts.
-        """
-        drawn = [each.row.draws for each in asked]
-        q = self._q_of(len(asked), support) if any(drawn) else None
-        address, stride = (0, 0) if q is None else (q.data_ptr(), 4 * q.stride(0))
-        if len(asked) not in self._trees:
-            self._trees[len(asked)] = GrowingTrees(self.address, len(asked), support, RULES, len(support.places))
-        trees = self._trees[len(asked)]
-        kept = [
-            (fill(row, each, rules), fill_for_head(row, each, begin, address + stride * i, self._penalties))
-            for i, (row, each, begin) in enumerate(zip(trees.rows, asked, begins, strict=True))
-        ]
-        texts = (rules.marks, rules.first) if rules else None
-        trees.fill((q, kept), torch.get_num_threads(), self._read, self._head.width, texts)
-        self._read, self._unfused = [], 0
-        return Draft.deferred(KernelGrowth(trees, drawn, q, support, rules, on_read), len(asked), support)
-
-    def _q_of(self, rows: int, support: Support) -> Tensor:
-        """Memory for the distributions of so many rows [B, longest, V'], used again for the next draft."""
-        if rows not in self._q:
-            self._q[rows] = torch.empty(rows, MAX_GAMMA, support.tokens.shape[0])
-        return self._q[rows]
+    def take_states(self) -> Sequence[TargetStates]:
+        """Hidden states of the target that have not been read; from then on they count as read."""
+        states, self._read, self._unfused = self._read, [], 0
+        return states
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Read the last places of all rows, of each as many as it has."""
@@ -204,13 +164,13 @@ class PackedLayer(HeadLayer):
         parts = zip(rows.slots.tolist(), rows.ends.tolist(), tokens[:, 0].tolist(), strict=True)
         last, path = level.last, range(1, level.last)
         places = [TreePlace(slot, end, token, last, path) for slot, end, token in parts]
-        return self.go_on(places, range(len(places))).logits[:, None]
+        return self.expand(places, range(len(places))).logits[:, None]
 
     def score(self, outcome: Tensor, depth: int) -> Tensor:  # noqa: ARG002
         """The logits of a step."""
         return outcome
 
-    def go_on(self, places: Sequence[TreePlace], sources: Sequence[int]) -> Scores:
+    def expand(self, places: Sequence[TreePlace], sources: Sequence[int]) -> Scores:
         """What follows n drafted tokens, those of a row next to each other, each after a place of the last step."""
         before = [place.first - 1 for place in places]
         layout = TokenLayout(

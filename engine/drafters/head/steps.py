@@ -10,7 +10,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step

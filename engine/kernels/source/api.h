@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 21
+#define SK_ABI 22
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -211,15 +211,16 @@ struct sk_penalties {
 struct sk_growth {
     int32_t slot, begin, end;     // columns `begin` to `end` - 1, at least one, are read by the head if it drafts: then `begin` is `end`
     int32_t depth;                // maximum depth of a tree of the head; 0 for none
-    int32_t line;                 // depth that is drafted regardless of cost
+    int32_t required;             // depth that is drafted regardless of cost
     int32_t repeatable;           // whether its growth must not depend on other rows
     int32_t first_grade;          // is added to the grades of the head's tokens
     int32_t room, text_least;     // maximum number of tokens from the text, and least grade of the first
     int32_t from_text;            // output: whether the tokens are from the text, and not drawn
+    int32_t given;                // whether the row has a draft already, which stays; nothing else here counts then
     const int64_t* ids;           // [end - begin], the tokens of those columns
     int64_t* text;                // [text_count], all tokens of the row, with room for what the rounds of a call add; null:
     int64_t text_count;           // the head drafts, whether the text repeats or not
-    const double *text_rates, *text_again;  // probability that a token of the text's grades is accepted: after one of
+    const double *text_rates, *text_repeat_rates;  // probability that a token of the text's grades is accepted: after one of
                                             // another grade, and after one of the same
     const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
     const double* rates;          // [edge_count + 1], probability that a token of a grade is accepted

@@ -15,15 +15,16 @@ void sort_by(std::vector<Value>& values, Key key) {
 
 }  // namespace
 
-Growth::Growth(const sk_growing& all, sk_growth& row) : all_(all), row_(row), final_(row.sampling || row.line > 0) {
+Growth::Growth(const sk_growing& all, sk_growth& row) : all_(all), row_(row), final_(row.sampling || row.required > 0) {
+    row.from_text = 0;
+    if (row.given) return;
     floor_ = row.passes[1] - row.passes[0];
     for (int32_t i = 1; i < all.longest; i++) floor_ = std::min(floor_, row.passes[i + 1] - row.passes[i]);
     floor_ = std::max(floor_, all.least);
-    row.from_text = 0;
 }
 
 void Growth::continue_text() {
-    if (!row_.text) return;
+    if (row_.given || !row_.text) return;
     TextMatch match(row_.text, row_.text_count);
     double chance = 1, gained = 0, most = 0;
     int32_t best = 0, before = -1;
@@ -32,13 +33,13 @@ void Growth::continue_text() {
         if (token < 0 || token >= all_.vocabulary || (tokens_.empty() && grade < row_.text_least)) break;
         mark = all_.marks[token];
         if (mark == SK_NEVER_DRAFTED) break;
-        if (row_.line == 0) chance *= (grade == before ? row_.text_again : row_.text_rates)[grade];
+        if (row_.required == 0) chance *= (grade == before ? row_.text_repeat_rates : row_.text_rates)[grade];
         before = grade;
         parents_.push_back(count());
         tokens_.push_back(token);
         grades_.push_back(all_.text_grade + grade);
         gained += chance;
-        if (row_.line > 0 || gained - row_.passes[count()] > most) best = count(), most = gained - row_.passes[best];
+        if (row_.required > 0 || gained - row_.passes[count()] > most) best = count(), most = gained - row_.passes[best];
     }
     tokens_.resize(size_t(best));
     parents_.resize(size_t(best));
@@ -54,9 +55,9 @@ const std::vector<Offered>& Growth::offers(const float* shares) {
     for (const GrownNode& node : nodes_) rank(node, shares + node.source * all_.branches);
     sort_by(found_, [](const Offered& each) { return -each.chance; });
     for (const Offered& each : found_) {
-        const bool on_line = level_ <= row_.line && each.rank == 0 && each.node.place == line_;
+        const bool is_required = level_ <= row_.required && each.rank == 0 && each.node.place == required_;
         const bool room = !final_ || tokens_.size() + offered_.size() < size_t(all_.longest);
-        if (room && (on_line || each.chance > price(offered_.size()))) offered_.push_back(each);
+        if (room && (is_required || each.chance > price(offered_.size()))) offered_.push_back(each);
     }
     sort_by(offered_, [&](const Offered& each) { return each.node.place * all_.branches + each.rank; });
     return offered_;
@@ -76,14 +77,14 @@ void Growth::find_promising() {
     gain_ = 0;
     if (level_ >= row_.depth || (final_ && count() >= all_.longest)) return;
     const double least = price(0);
-    const int32_t line = line_;
-    line_ = 0;
+    const int32_t before = required_;
+    required_ = 0;
     int32_t place = count() - int32_t(added_.size());
     for (const Offered& each : added_) {
         place++;
         double worth = each.chance * all_.hope - least;
-        if (level_ < row_.line && each.rank == 0 && each.node.place == line) {
-            line_ = place;
+        if (level_ < row_.required && each.rank == 0 && each.node.place == before) {
+            required_ = place;
             worth = std::max(worth, 0.0) + row_.step;
         }
         if (worth > 0) promising_.push_back({worth, place, each.chance, each.node.source});
@@ -117,6 +118,7 @@ std::vector<int32_t> Growth::columns_before(int32_t place) const {
 }
 
 void Growth::finish() {
+    if (row_.given) return;
     std::vector<int32_t> kept(tokens_.size());
     for (size_t i = 0; i < kept.size(); i++) kept[i] = int32_t(i);
     if (!final_) {

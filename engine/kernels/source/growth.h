@@ -40,7 +40,7 @@ class Growth {
 
     // The head drafts: the root's scores are at place `source`.
     void start(int64_t source) { nodes_ = {{0, 1.0, source}}; }
-    bool needs_head() const { return row_.depth > 0 && tokens_.empty(); }
+    bool needs_head() const { return !row_.given && row_.depth > 0 && tokens_.empty(); }
 
     sk_growth& row() const { return row_; }
     bool drawn() const { return row_.sampling != nullptr; }
@@ -84,12 +84,12 @@ class Growth {
     const sk_growing& all_;
     sk_growth& row_;
     bool final_;  // all tokens stay; else the best subset is kept at the end
-    double floor_;
+    double floor_ = 0;
     std::vector<int64_t> tokens_;
     std::vector<int32_t> parents_, grades_;
     std::vector<double> chances_;
     std::vector<int32_t> columns_{0};  // by place; 0 for none
-    int32_t expanded_ = 0, line_ = 0, level_ = 0;
+    int32_t expanded_ = 0, required_ = 0, level_ = 0;
     std::vector<GrownNode> nodes_;
     std::vector<Offered> found_, offered_, added_;
     std::vector<Promising> promising_;

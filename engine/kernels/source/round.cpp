@@ -59,6 +59,7 @@ std::string Round::grow(Head* head, sk_round& round) {
     std::string wrong = sk::grow(head, growing);
     round.steps = growing.steps;
     for (int64_t i = 0; wrong.empty() && i < growing.row_count; i++) {
+        if (growing.rows[i].given) continue;
         round.rows.rows[i].count = growing.rows[i].count;
         round.rows.rows[i].q = growing.rows[i].from_text ? nullptr : growing.rows[i].q;
     }

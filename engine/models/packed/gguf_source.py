@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,8 +87,10 @@ class GgufSource:
 
     def network(self) -> PreTrainedModel:
         """The network of the modelling code, parameters on the meta device; buffers, such as frequencies, are real."""
-        accelerate: Any = import_module("accelerate")  # it has no types
-        auto: Any = import_module("transformers").AutoModelForCausalLM
+        import accelerate
+        from transformers import AutoModelForCausalLM
+
+        auto: Any = AutoModelForCausalLM
         with accelerate.init_empty_weights(include_buffers=False):
             network: PreTrainedModel = auto.from_config(self._config).eval()
         network.tie_weights()

@@ -71,13 +71,13 @@ def load_library(folder: Path | None) -> Any:
     Raises:
         EngineError: it is not installed there; says how to install it.
     """
-    named = folder or os.environ.get(VARIABLE)
-    if named:
-        sys.path.append(str(Path(named).expanduser()))
+    place = folder or os.environ.get(VARIABLE)
+    if place:
+        sys.path.append(str(Path(place).expanduser()))
     try:
         import xllamacpp
     except ImportError as error:
-        target = f"--target {named} " if named else ""
+        target = f"--target {place} " if place else ""
         raise EngineError(
             f"it needs the package xllamacpp ({first_line(error)}): run `pip install {target}xllamacpp`"
         ) from None

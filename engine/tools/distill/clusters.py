@@ -17,7 +17,7 @@ from specchat.engine.drafters.head.network import DraftHead
 
 SIZE = 32
 """Tokens of a cluster."""
-_FEWEST = 96
+FEWEST = 96
 """Clusters that a vocabulary needs: fewer tokens are scored as fast without."""
 _MEANS = 8
 """Rounds of k-means."""
@@ -28,7 +28,7 @@ _UPDATES, _BATCH, _RATE = 400, 384, 2e-3
 
 def can_be_clustered(tokens: int) -> bool:
     """Whether a vocabulary of this number of tokens makes clusters that pay."""
-    return tokens % SIZE == 0 and tokens // SIZE >= _FEWEST
+    return tokens % SIZE == 0 and tokens // SIZE >= FEWEST
 
 
 def cluster(head: DraftHead, scores: Tensor, outputs: Tensor) -> tuple[DraftHead, Tensor]:

@@ -51,7 +51,7 @@ _DECAY = 0.1
 _CLIP = 1.0
 _POOL = 4
 """Shards that a batch is drawn from: few enough to fit into memory."""
-_CHUNK = 256
+CHUNK = 256
 """Positions per chunk of a loss: their scores fit into a processor's cache."""
 _LEAST_OVERLAP = 1e-4
 """Lower bound of α in the gradient of its logarithm, so that no position outweighs all others."""
@@ -240,7 +240,7 @@ class ChunkedLoss(torch.autograd.Function):
         weight = 1 / max(len(index), 1)
         loss, overlap = (torch.zeros((), device=drafted.device) for _ in range(2))
         gradient = torch.zeros_like(drafted)
-        for part in torch.split(index, _CHUNK):
+        for part in torch.split(index, CHUNK):
             p = (hidden[part] @ vocabulary.T).float().sub_(log_total[part, None]).exp_()
             log_q = (drafted[part].to(vocabulary.dtype) @ vocabulary.T).float().log_softmax(-1)
             one, toward = losses(p, log_q)

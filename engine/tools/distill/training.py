@@ -48,7 +48,7 @@ from specchat.engine.worker.obtain import make_runner, obtain_model
 
 KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
 """Trained kinds of drafts."""
-AGAIN = 0.5
+CONTINUED_RATE = 0.5
 """Peak learning rate of a draft that was trained before, relative to a new one: it needs no large steps, and the
 optimiser does not know its gradients yet."""
 _FITTED = 400
@@ -57,13 +57,13 @@ _HELD_OUT = "chat"
 """Prompt set of the evaluation."""
 _REQUESTS = 4
 """Requests at once in the evaluation."""
-_MAX_TOKENS = 96
+MAX_TOKENS = 96
 """Longest reply of the evaluation."""
-_TEXT_SHARE = 0.4
+TEXT_SHARE = 0.4
 """Fraction of the time for writing text."""
-_LEAST_TOKENS = 20_000
+LEAST_TOKENS = 20_000
 """Fewest tokens of text: drafts trained on less do not generalise to other prompts."""
-_LEAST_OF_CHATS = 1000
+LEAST_OF_CHATS = 1000
 """Fewest tokens of chats, which the draft is to be used for."""
 _SHARD_TOKENS = 8192
 _SETTINGS, _RECOMMENDED = (Sampling(), Sampling(temperature=1)), 2
@@ -72,7 +72,7 @@ _ROWS = {"cpu": 96, "cuda": 512}
 """Conversations of `_LENGTH` tokens written at once, per device type."""
 _LENGTH, _LONG = 384, 768
 """Tokens per conversation; the second for several given user turns, so that most of them are answered."""
-_VOCABULARY = 4, 4096
+VOCABULARY = 4, 4096
 """Size of a draft vocabulary: V divided by the first, but at least the second. Further tokens are rare but would be
 read from memory in every step: a quarter of 49,152 tokens covers 93 % of greedy replies, an eighth 88 %."""
 _KNOWN = 2
@@ -132,7 +132,7 @@ def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Pr
         draft.begin(vocabulary)
     if start is not None:
         draft.network.load_state_dict(start.weights)
-    trainer = Trainer(draft, work.checkpoint, draft.rate * (AGAIN if start else 1))
+    trainer = Trainer(draft, work.checkpoint, draft.rate * (CONTINUED_RATE if start else 1))
     budget = max(options.minutes * 60 - work.text_seconds, 0.0)
     for _ in trainer.run(corpus, budget):
         overlap = " ".join(f"{100 * rate:.0f}" for rate in trainer.overlap)
@@ -180,7 +180,7 @@ def _read_chats(
     model = _writer(options, draft.model, progress)
     target = make_runner(model, 1, min(LENGTH, model.context), CAPTURED[-1], draft.taps)
     read_replies(file, target, model.tokenizer, draft.model.dtype, corpus, progress)
-    work.spend(min(time.perf_counter() - began, options.minutes * 60 * _TEXT_SHARE))
+    work.spend(min(time.perf_counter() - began, options.minutes * 60 * TEXT_SHARE))
 
 
 def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: WorkFolder, progress: Progress) -> None:
@@ -196,7 +196,7 @@ def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: Work
     Raises:
         EngineError: the target cannot write conversations, or the disk is full.
     """
-    budget = options.minutes * 60 * _TEXT_SHARE
+    budget = options.minutes * 60 * TEXT_SHARE
     if work.text_seconds >= budget or not _is_written(options):
         return
     model = _writer(options, draft.model, progress)
@@ -270,15 +270,15 @@ def draft_vocabulary(
         counts += torch.bincount(talk.tokens[talk.sampled].long(), minlength=size)
         total += len(talk.tokens)
     if options.chats is not None:
-        few = f"the chats have {total} tokens of text and {_LEAST_OF_CHATS} are needed: chat first"
-        check(total >= _LEAST_OF_CHATS, few)
-    elif total < _LEAST_TOKENS:
+        few = f"the chats have {total} tokens of text and {LEAST_OF_CHATS} are needed: chat first"
+        check(total >= LEAST_OF_CHATS, few)
+    elif total < LEAST_TOKENS:
         written, needed = f"the text given has {total} tokens", "name more folders with --text"
         if _is_written(options):
             written = f"{model.name} has written {total} tokens in the time given"
-            needed = f"give --minutes {math.ceil(options.minutes * _LEAST_TOKENS / max(total, 1) * 1.2)} or more"
-        raise EngineError(f"{written} and a draft head needs {_LEAST_TOKENS}: {needed}")
-    share, least = _VOCABULARY
+            needed = f"give --minutes {math.ceil(options.minutes * LEAST_TOKENS / max(total, 1) * 1.2)} or more"
+        raise EngineError(f"{written} and a draft head needs {LEAST_TOKENS}: {needed}")
+    share, least = VOCABULARY
     most = min(max(size // share, least), size)
     if before is not None:
         counts[before] += _KNOWN
@@ -296,7 +296,7 @@ def _evaluate(options: DistillOptions, draft: Draft, corpus: Corpus, progress: P
     with running(config, lambda config, _: draft.assemble(config)) as (engine, _, _):
         for number, (name, temperature) in enumerate(TEMPERATURES.items()):
             progress("evaluation", f"answering {len(prompts)} prompts at temperature {temperature:g}", number / 2)
-            passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), _MAX_TOKENS)
+            passed = run_pass(engine, variant, prompts, _REQUESTS, Sampling(temperature=temperature), MAX_TOKENS)
             metrics = metrics_of(chain.from_iterable(passed))
             rate, tau = metrics.acceptance or 0.0, metrics.mean_emitted_length or 1.0
             reached[name] = HeadAcceptance(rate, tuple(metrics.per_position), tau)

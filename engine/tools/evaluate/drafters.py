@@ -299,13 +299,13 @@ def align(
         reading = yield from read(made.target, text, chunk, sampled=not sampling.greedy, slot=slot)
         one = yield from drafting.along(reading, Way(drafters[0], gamma), sampling)
         other = yield from drafting.along(reading, Way(drafters[1], gamma), sampling)
-        named = Detokenizer(made.model.tokenizer, ())
+        detokenizer = Detokenizer(made.model.tokenizer, ())
         offered = {token for course in (one, other) for place in course.places for token in place.offered}
         return Alignment(
             temperature=0.0 if sampling.greedy else sampling.temperature,
             figures=(Figures.of(drafters[0], gamma, "", [one]), Figures.of(drafters[1], gamma, "", [other])),
             places=(one.places, other.places),
-            names={token: named.name(token) for token in offered},
+            names={token: detokenizer.name(token) for token in offered},
         )
 
     return engine.borrow(work)

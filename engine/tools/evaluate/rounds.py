@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.tensor_acceptance import TensorVerdict
-from specchat.engine.backends.tensor_backend import TensorBackend
+from specchat.engine.backends.tensor_acceptance import TensorOutcomes
+from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round import run_rounds
+from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
@@ -154,7 +153,7 @@ class TextBackend(TensorBackend):
         """Width without padding."""
         return length
 
-    def keep(self, rows: Sequence[SequenceState], verdict: TensorVerdict) -> None:
+    def keep(self, rows: Sequence[SequenceState], outcomes: TensorOutcomes) -> None:
         """Do nothing: the reading does not depend on the cache."""
 
     def extend(self, places: Sequence[TreePlace]) -> Tensor:
@@ -269,6 +268,7 @@ class Drafting:
     def __init__(self, made: Assembly) -> None:
         self._backend = TextBackend(made.target)
         self._planner = Planner(made.drafters, self._backend, _fail)
+        self._runner = TensorRunner(self._backend, self._planner.drafters, self._planner.trim)
         self._tokenizer = made.model.tokenizer
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
@@ -297,7 +297,10 @@ class Drafting:
                 drafters.prefill([row])
                 yield
             while row.emitted < len(text.reply):
-                ((_, (outcome,), draft_s, _),) = run_rounds(self._backend, [row], self._planner)
+                (result,) = self._runner.run(self._planner.orders([row]))
+                if fault := result.drafts[0].fault:
+                    _fail(row, fault)
+                outcome = result.outcomes[0]
                 emitted = text.reply[row.emitted :][: 1 if sampled else outcome.accepted + 1]
                 row.cached += len(emitted)
                 row.tokens += emitted
@@ -310,7 +313,7 @@ class Drafting:
                 course.lengths[outcome.steps] += 1
                 course.places += [Place.of(outcome, depth) for depth in range(len(emitted))]
                 if row.rounds:
-                    course.draft_s += draft_s
+                    course.draft_s += result.draft_s
                     course.timed_steps += outcome.steps
                 row.rounds += 1
                 yield

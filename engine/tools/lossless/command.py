@@ -23,14 +23,7 @@ from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import Sampling, check_gamma, parse_gamma
 from specchat.engine.tools import runner
-from specchat.engine.tools.lossless import checks
-from specchat.engine.tools.lossless.reference import (
-    Fidelity,
-    Reference,
-    measure_fidelity,
-    model_reference,
-    quantized_reference,
-)
+from specchat.engine.tools.lossless import checks, reference
 from specchat.engine.tools.lossless.report import VerificationReport
 from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
 from specchat.engine.worker.obtain import obtain_model
@@ -175,17 +168,17 @@ def _sample(
 
 def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, say: runner.Say) -> VerificationReport:
     """Check the replies against the reference."""
-    eos, reference, tolerance, fidelity = _reload(config, evidence)
+    eos, scores, tolerance, fidelity = _reload(config, evidence)
     threshold = checks.FALSE_ALARM / max(1, len(evidence.sampled))
     plain = evidence.greedy[runner.NONE]
     greedy, sampled = [], []
     with evidence.stoppable():
         for variant, replies in evidence.greedy.items():
             say(f"checking the greedy replies, {variant.drafter}")
-            greedy.append(checks.check_greedy(variant.drafter, evidence.prompts, plain, replies, reference, tolerance))
+            greedy.append(checks.check_greedy(variant.drafter, evidence.prompts, plain, replies, scores, tolerance))
         for variant, context, samples in evidence.sampled:
             say(f"checking the samples, {variant.drafter}, {context.label}")
-            how = (reference, eos, options.temperature, threshold)
+            how = (scores, eos, options.temperature, threshold)
             sampled.append(checks.check_sampled(variant.drafter, context, samples, *how))
     ready = evidence.ready
     return VerificationReport(
@@ -207,20 +200,22 @@ def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, 
     )
 
 
-def _reload(config: EngineConfig, evidence: _Evidence) -> tuple[Collection[int], Reference, float, Fidelity | None]:
+def _reload(
+    config: EngineConfig, evidence: _Evidence
+) -> tuple[Collection[int], reference.Reference, float, reference.Fidelity | None]:
     """EOS token ids of the target, the reference of the checks, ε, and how far quantised weights are from float32."""
     device, store, dtype = pick_device(config.device), ModelStore(config.models), evidence.ready.dtype
     if dtype in checks.TOLERANCES:
         folder = resolve(config.target, store, ignore_progress).folder()
         loaded = load_model(folder, device, getattr(torch, dtype), ignore_progress)
-        return loaded.eos_ids, model_reference(loaded), checks.TOLERANCES[dtype], None
+        return loaded.eos_ids, reference.model_reference(loaded), checks.TOLERANCES[dtype], None
     packed = obtain_model(config.target, config, device, ignore_progress).model
     if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
-        return packed.eos_ids, model_reference(packed), checks.BY_CODES, None
-    reference, fidelity = quantized_reference(packed, evidence.ready.context), None
+        return packed.eos_ids, reference.model_reference(packed), checks.BY_CODES, None
+    scores, fidelity = reference.quantized_reference(packed, evidence.ready.context), None
     if not evidence.stopped:  # measuring the fidelity loads another model
         dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress).folder(), ignore_progress)
         replies = zip(evidence.prompts, evidence.greedy[runner.NONE], strict=True)
         texts = [(tokens, reply) for (_, tokens), reply in replies]
-        fidelity = measure_fidelity(packed.format, texts, reference, model_reference(dequantized))
-    return packed.eos_ids, reference, checks.EXACT, fidelity
+        fidelity = reference.measure_fidelity(packed.format, texts, scores, reference.model_reference(dequantized))
+    return packed.eos_ids, scores, checks.EXACT, fidelity

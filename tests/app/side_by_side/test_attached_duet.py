@@ -153,7 +153,7 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
 
 @pytest.mark.slow
 def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path) -> None:
-    """In a chat at a server `--target` is the server's model; the lane here has that of the settings."""
+    """With a chat at a server, `--target` is the server's model; the lane here has that of the settings."""
     (tmp_path / "config").mkdir()
     (tmp_path / "config" / "settings.toml").write_text(f'target = "{model}"\n')
     with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:

@@ -79,7 +79,7 @@ def test_going_to_a_rejection_that_is_overdue_gives_no_record_twice(clock: Clock
     player = Player(trace("tour"), clock=clock)
     player.start()
     given = drained(player, clock, 0.1)
-    clock.now += player.duration  # no record was asked for meanwhile
+    clock.now += player.duration  # no record was requested during this time
     player.pause()
     assert player.to_rejection()
     given += player.drain()

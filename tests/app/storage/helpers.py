@@ -50,10 +50,10 @@ def child(code: str, *arguments: object) -> list[str]:
 
 
 def killed_after(statements: int, code: str, path: object) -> None:
-    """Run a program that kills itself, without any clean-up, after so many statements of a database.
+    """Run a program that kills itself, without any clean-up, after a number of statements of a database.
 
     Args:
-        statements: how many.
+        statements: the number.
         code: the program; it calls `watch(db, counts)`, where `counts` says of a statement whether it counts.
         path: the file of the store.
     """

@@ -55,7 +55,7 @@ def test_a_database_that_all_could_read_is_mended_with_its_log_and_folder(tmp_pa
 def test_a_file_that_is_moved_aside_is_mended(tmp_path: Path) -> None:
     path = tmp_path / "data" / "specchat.db"
     path.parent.mkdir()
-    path.write_bytes(b"no database, but somebody's words")
+    path.write_bytes(b"no database, but a user's words")
     Store(path).close()
     assert set(modes(path.parent).values()) == {0o600}
 

@@ -1,4 +1,4 @@
-"""Search: words are found where they stand, whatever signs they are typed with, and never after they are gone."""
+"""Search finds words where they stand, whatever signs they are typed with, and never after they are gone."""
 
 from pathlib import Path
 

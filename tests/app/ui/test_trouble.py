@@ -13,7 +13,7 @@ from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
 from specchat.app.ui.screens.dialogs import SystemScreen
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
-from specchat.engine import FinishReason, Ready, Round, to_json
+from specchat.engine import FinishReason, Ready, Round, message_parts, to_json
 from tests.app.quiet import prepared
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import WIDE, Stage, lines_of
@@ -129,8 +129,8 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     rounds = [r for r in trace() if isinstance(r, Round)][:5]
     lines = tuple(to_json(r) for r in rounds)
     text = "".join(r.text for r in rounds)
-    assert Reply.stored(text, "eos", lambda: lines).rounds == rounds
-    damaged = Reply.stored(text, "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
+    assert Reply.stored(message_parts(text), "eos", lambda: lines).rounds == rounds
+    damaged = Reply.stored(message_parts(text), "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.decoding.draft import Draft
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import load_model
@@ -13,6 +14,7 @@ from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.progress import ignore_progress
 from tests.engine.drafters.models import pack, packed_family
 from tests.engine.families import FAMILIES, write_family, write_with_images
+from tests.engine.rows import row_of
 from tests.engine.scored import places, scored
 from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
@@ -98,11 +100,11 @@ def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedMode
     fed = torch.cat([TOKENS[start : start + 1], drafted])
     trees = [tree, chain(2)]
     rows = [fed.tolist(), TOKENS[beside : beside + 3].tolist()]
-    scores = scored(mine, rows, [0, 2], [start, beside], trees)
-    logits, tapped = (
-        [each.clone() for each in scores.logits],
-        torch.from_numpy(scores.rows.tapped(scores.width)).clone(),
-    )
+    drafts = [Draft(tokens[1:], each) for tokens, each in zip(rows, trees, strict=True)]
+    fed_rows = [row_of(rows[0][:1], 0, cached=start), row_of(rows[1][:1], 2, cached=beside)]
+    (judged,) = mine.run_rounds(fed_rows, drafts)
+    logits = [torch.from_numpy(judged.logits(i)).clone() for i in range(2)]
+    tapped = torch.from_numpy(judged.tapped(mine.tapped_width)).clone()
     for token in range(len(tree) + 1):
         path = [0, *tree.path(token)] if token else [0]
         alone, states = mine.forward_with_states(fed[path][None], [1], [start])

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PackedScores, PenaltiesOfRows, accept_packed, round_rows
+from specchat.engine.backends.packed import fill_rows
+from specchat.engine.backends.packed_runner import outcomes_of
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
-from specchat.engine.decoding.outcome import Outcome
-from specchat.engine.decoding.proposal import Proposal, Support
+from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support, common_support
+from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
 from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
@@ -53,7 +55,7 @@ def rows_of(count: int, batch: Sequence[Sampling], detail: int = 0) -> list[Sequ
     ]
 
 
-def drafted(tree: Tree, count: int, *, certain: bool, size: int = 40) -> tuple[Tensor, Proposal]:
+def drafted(tree: Tree, count: int, *, certain: bool, size: int = 40) -> tuple[Tensor, list[Draft]]:
     """Logits [count, T, V] and drafts of them over a subset of the vocabulary, which are often right."""
     made = torch.Generator().manual_seed(3)
     logits = 2 * torch.randn(count, len(tree) + 1, size, generator=made)
@@ -68,8 +70,14 @@ def drafted(tree: Tree, count: int, *, certain: bool, size: int = 40) -> tuple[T
             places = draw_different(q[:, node : node + 1], u)[:, 0]
             tokens[:, [child - 1 for child in children]] = support.tokens[places]
     if certain:
-        return logits, Proposal(tokens, [tree] * count)
-    return logits, Proposal(tokens, [tree] * count, q[:, : tree.inner].contiguous(), support, [True] * count)
+        return logits, [Draft(own, tree) for own in tokens]
+    return logits, [Draft(own, tree, each[: tree.inner], support) for own, each in zip(tokens, q, strict=True)]
+
+
+def judged(
+    by: TensorAcceptance, rows: Sequence[SequenceState], logits: Tensor, drafts: Sequence[Draft], gamma: int = 3
+) -> list[Outcome]:
+    return by.judge(rows, logits, DraftBatch.of(drafts, CPU), [gamma] * len(rows)).outcomes()
 
 
 def acceptance(rows: int, pool: GraphPool | None = None) -> TensorAcceptance:
@@ -99,9 +107,9 @@ def test_static_shapes_give_the_outcomes_of_the_eager_call(tree: Tree, batch: li
     count = 6
     rows, fixed, eager = rows_of(count, batch, detail), acceptance(8, GraphPool(CPU, capture=False)), acceptance(8)
     for certain in (True, False, True):  # one shape serves all, whatever the call before left in its inputs
-        logits, proposal = drafted(tree, count, certain=certain)
-        ours = fixed.judge(rows, logits, proposal, [3] * count).outcomes()
-        theirs = eager.judge(rows, logits, proposal, [3] * count).outcomes()
+        logits, drafts = drafted(tree, count, certain=certain)
+        ours = judged(fixed, rows, logits, drafts)
+        theirs = judged(eager, rows, logits, drafts)
         expect_equal(ours, theirs, 1e-5)
         if detail:
             assert all(len(one.detail) >= 1 + one.accepted for one in ours)
@@ -111,22 +119,23 @@ def test_nan_in_the_static_input_of_q_does_not_reach_certain_drafts() -> None:
     rows, graphs = rows_of(4, BATCHES["plain"]), Graphs(CPU, 4, GraphPool(CPU, capture=False))
     fixed = TensorAcceptance(graphs, Penalties(4, 64, CPU))
     logits, failed = drafted(chain(3), 4, certain=False)
-    failed.q.fill_(torch.nan)
-    assert [each.accepted for each in fixed.judge(rows, logits, failed, [3] * 4).outcomes()] == [0] * 4
+    for draft in failed:
+        draft.q.fill_(torch.nan)
+    assert [each.accepted for each in judged(fixed, rows, logits, failed)] == [0] * 4
     logits, certain = drafted(chain(3), 4, certain=True)
-    wanted = acceptance(4).judge(rows, logits, certain, [3] * 4).outcomes()
-    expect_equal(fixed.judge(rows, logits, certain, [3] * 4).outcomes(), wanted, 1e-5)
+    wanted = judged(acceptance(4), rows, logits, certain)
+    expect_equal(judged(fixed, rows, logits, certain), wanted, 1e-5)
 
 
-def packed(rows: Sequence[SequenceState], logits: Tensor, proposal: Proposal) -> list[Outcome]:
+def packed(rows: Sequence[SequenceState], logits: Tensor, drafts: Sequence[Draft]) -> list[Outcome]:
     size, logits, penalties = logits.shape[-1], logits.clone(), PenaltiesOfRows(logits.shape[-1])
     likeliest = torch.where(logits.isfinite().all(-1), logits.argmax(-1), -1).int()
     memory = RoundRows(len(rows), 16, RoundRules(size, BRANCHES, Stream.ACCEPT, Stream.LAST))
-    memory.fill(round_rows(rows, proposal, penalties), proposal.support, 1, 1)
+    fill_rows(memory, rows, drafts, common_support(drafts), penalties)
     for row, scores, best in zip(memory.rows, logits, likeliest, strict=True):
         row.logits, row.best = scores.data_ptr(), best.data_ptr()
     library().c.sk_judge(memory.c.rows)
-    return accept_packed(rows, proposal, PackedScores(memory, 0), [3] * len(rows), acceptance(64)).outcomes()
+    return outcomes_of([RowOrder(row, 3) for row in rows], drafts, memory, acceptance(64))
 
 
 @pytest.mark.usefixtures("kernels")
@@ -138,12 +147,12 @@ def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: boo
     names = ("mixed", "filtered", "xtc", "penalties")
     batch = [sampling for name in names for sampling in BATCHES[name]]
     rows = rows_of(count, [*batch, Sampling(temperature=1.0, top_k=300, top_p=0.6)])
-    logits, proposal = drafted(tree, count, certain=certain, size=size)
-    ours = packed(rows, logits, proposal)
-    expect_equal(ours, acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes(), 1e-4)
+    logits, drafts = drafted(tree, count, certain=certain, size=size)
+    ours = packed(rows, logits, drafts)
+    expect_equal(ours, judged(acceptance(count), rows, logits, drafts), 1e-4)
     assert len({each.accepted for each in ours}) > 1
     for i in range(0, count, 31):
-        (alone,) = packed(rows[i : i + 1], logits[i : i + 1], proposal.only([i]))
+        (alone,) = packed(rows[i : i + 1], logits[i : i + 1], drafts[i : i + 1])
         assert (alone.emitted, alone.tests) == (ours[i].emitted, ours[i].tests), "in any batch, to the bit"
 
 
@@ -154,23 +163,22 @@ def test_the_kernels_change_logits_as_the_reference_does(sampling: Sampling) -> 
     count, size, tree = 24, 12, tree_of(3)
     chance = random.Random(3)
     rows = rows_of(count, [replace(sampling, temperature=0.0), replace(sampling, temperature=1.0)])
-    logits, proposal = drafted(tree, count, certain=True, size=size)
+    logits, drafts = drafted(tree, count, certain=True, size=size)
     for row in rows:
         row.tokens = chance.choices(range(size), k=40)
         row.prompt_length, row.cached = 30, 39
-    wanted = acceptance(count).judge(rows, logits, proposal, [3] * count).outcomes()
-    expect_equal(packed(rows, logits, proposal), wanted, 1e-4)
+    wanted = judged(acceptance(count), rows, logits, drafts)
+    expect_equal(packed(rows, logits, drafts), wanted, 1e-4)
     greedy = range(0, count, 2)  # what sampled rows draw depends on the position
     for i in greedy:  # the token has no logit that could change, and breaks every repetition
         rows[i].tokens = [size + 3, *rows[i].tokens]
         rows[i].prompt_length, rows[i].cached = 31, 40
-    expect_equal(packed(rows[::2], logits[::2], proposal.only(greedy)), wanted[::2], 1e-4)
+    expect_equal(packed(rows[::2], logits[::2], drafts[::2]), wanted[::2], 1e-4)
 
 
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 def test_logits_that_are_not_finite_are_reported(value: float) -> None:
     logits, rows = torch.tensor([[[1.0, value, 0.5]]]), rows_of(1, BATCHES["plain"])
-    nothing = Proposal([[]], [chain(0)])
-    assert packed(rows, logits, nothing)[0].broken
-    assert acceptance(1).judge(rows, logits, nothing, [0]).outcomes()[0].broken
+    assert packed(rows, logits, [Draft()])[0].broken
+    assert judged(acceptance(1), rows, logits, [Draft()], 0)[0].broken

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept, near_best
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Sampling

@@ -1,4 +1,4 @@
-"""What the planner asks of a drafter that knows before it drafts."""
+"""What the planner orders for rows, what it cuts from drafts, and what it learns from rounds."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,159 +9,128 @@ import pytest
 import torch
 
 from specchat.engine.decoding.backend import Capabilities
-from specchat.engine.decoding.drafter import Budget, Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.draft import Draft, RowOrder
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, Recipe, RowProfile
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.decoding.outcome import Outcome
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.proposal import Draft
-from specchat.engine.decoding.round_plan import RoundPlan
+from specchat.engine.decoding.round import Outcome, RoundOutcome
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.request import NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.rows import row_of
 
 
-class Knowing(Drafter):
-    """Has two tokens for every row without a draft step."""
+class TextAndSteps(Drafter):
+    """Drafts by steps, and in bucket 1 without."""
 
-    name = "knowing"
-    profile = DrafterProfile(buckets=(0,), proposes_at_zero=True)
+    name = "both"
+    profile = DrafterProfile(buckets=(0, 1), expected_rates={0: 0.5, 1: 0.9}, methods=(0, 1), free=True)
 
-    def __init__(self, *, sure: bool) -> None:
-        self.sure, self.requested = sure, list[int]()
+    def __init__(self, about: RowProfile | None = None) -> None:
+        self._about = about or RowProfile()
 
     def admit(self, row: SequenceState) -> RowProfile:  # noqa: ARG002
-        return RowProfile(sure_bucket=lambda: 0 if self.sure else None)
-
-    def propose(
-        self,
-        rows: Sequence[SequenceState],
-        gammas: Sequence[int],
-        budgets: Sequence[Budget | None] = (),  # noqa: ARG002
-    ) -> Draft:
-        self.requested += gammas
-        return replace(Draft.of_chains([[5, 6] for _ in rows], [[0, 0] for _ in rows]), steps=0)
+        return self._about
 
 
 def planner_of(
-    drafter: Knowing, experiences: Experiences | None = None, rounds: int = 1
+    drafter: Drafter, experiences: Experiences | None = None, rounds: int = 1
 ) -> tuple[Planner, SequenceState]:
+    """A planner that knows the costs of passes, and a row with adaptive γ."""
     target: Any = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, cache=SimpleNamespace(states=None))
-    target.capabilities = Capabilities(rounds=rounds)
-    planner = Planner({"knowing": drafter, NO_DRAFTER: NoDrafter()}, target, lambda *_: None, experiences)
-    row = row_of([1, 2], request=Request("r", prompt_ids=(1, 2), drafter="knowing"), cached=1)
+    target.capabilities, target.vocabulary = Capabilities(rounds=rounds), 50
+    planner = Planner({drafter.name: drafter, NO_DRAFTER: NoDrafter()}, target, lambda *_: None, experiences)
+    row = row_of([1, 2], request=Request("r", prompt_ids=(1, 2), drafter=drafter.name), cached=1)
     planner.admit(row)
     return planner, row
 
 
-def outcome_of(plan: RoundPlan) -> Outcome:
-    """Both drafted tokens are accepted."""
-    return Outcome(2, [5, 6], plan.proposal.trees[0], [1, 2], 7, False, [], lambda _: 0.0, [])
+def choose(monkeypatch: pytest.MonkeyPatch, gamma: int, *, trial: bool = False) -> None:
+    """The controller chooses this γ."""
+
+    def chosen(self: GammaController, rows: Sequence[object], *_: object) -> list[int]:
+        self.tries = trial
+        return [gamma] * len(rows)
+
+    monkeypatch.setattr(GammaController, "choose", chosen)
 
 
-@pytest.mark.parametrize("sure", [True, False])
-def test_no_gamma_is_chosen_for_a_row_with_a_sure_draft(sure: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen: list[int] = []
-    monkeypatch.setattr(
-        GammaController, "choose", lambda _self, rows, rooms, _size: chosen.extend(rooms) or [3] * len(rows)
-    )
-    drafter = Knowing(sure=sure)
-    planner, row = planner_of(drafter)
-    plan = planner.plan([row], torch.device("cpu"))
-    assert drafter.requested == [0 if sure else 3]
-    assert bool(chosen) is not sure
-    assert plan.proposal.lengths == [2]
-    assert plan.gammas == [2 if sure else 3]
+def result_of(draft: Draft) -> RoundOutcome:
+    """A round in which the whole draft was accepted."""
+    path = [*range(1, len(draft.tree) + 1)]
+    outcome = Outcome(2, [*draft.tokens], draft.tree, path, 7, False, [], lambda _: 0.0, [])
+    return RoundOutcome([draft], [outcome], 0.001, 0.01)
 
 
-@pytest.mark.parametrize("bucket", [0, 1])
-def test_a_sure_draft_has_to_pay_with_the_rate_of_its_own_bucket(bucket: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GammaController, "least_rate", lambda *_: 0.5)
-    monkeypatch.setattr(GammaController, "choose", lambda _self, rows, *_: [3] * len(rows))
-    drafter = Knowing(sure=True)
-    drafter.profile = replace(drafter.profile, buckets=(0, 1), expected_rates={0: 0.1, 1: 0.9})
-    monkeypatch.setattr(drafter, "admit", lambda _: RowProfile(sure_bucket=lambda: bucket))
-    planner, row = planner_of(drafter)
-    planner.plan([row], torch.device("cpu"))
-    assert drafter.requested == [[3], [0]][bucket]
+@pytest.mark.parametrize(("gamma", "least", "free"), [(0, 0.2, True), (3, 0.5, True), (0, 0.5, True), (0, 0.95, False)])
+def test_tokens_without_draft_steps_are_ordered_where_some_can_pay(
+    gamma: int, least: float, free: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, gamma)
+    monkeypatch.setattr(GammaController, "least_rate", lambda *_: least)
+    planner, row = planner_of(TextAndSteps())
+    (order,) = planner.orders([row])
+    assert (order.gamma, order.free, order.drafts) == (gamma, free, free)
+    assert (order.budget is not None) == free
+
+
+def test_a_fixed_gamma_is_ordered_as_it_is_within_the_room_that_is_left() -> None:
+    planner, row = planner_of(TextAndSteps())
+    for gamma, most, ordered in ((4, 20, 4), (12, 20, 12), (12, 9, 8)):
+        row.request = replace(row.request, gamma=gamma, max_tokens=most)
+        assert planner.orders([row]) == [RowOrder(row, ordered)]
 
 
 @pytest.mark.parametrize("drawn", [True, False])
 def test_a_draft_that_has_grown_stays_whole_where_it_was_drawn(drawn: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """If what was drawn later decided which tokens are tested, replies would not have the target's distribution."""
-    monkeypatch.setattr(GammaController, "choose", lambda _self, rows, *_: [3] * len(rows))
-    drafter = Knowing(sure=False)
-    draft = Draft.of_chains([[5, 6]], [[0, 0]])
-    if drawn:
-        draft = replace(draft, q=torch.full((1, 2, 9), 1 / 9), drawn=[True])
-    monkeypatch.setattr(drafter, "admit", lambda _: RowProfile(grows=True))
-    monkeypatch.setattr(drafter, "propose", lambda *_: draft)
-    planner, row = planner_of(drafter)
+    choose(monkeypatch, 3)
+    planner, row = planner_of(TextAndSteps(RowProfile(grows=True)))
     planner.learn_costs([(width, float(width)) for width in (1, 2, 3)] * 9, {})
-    assert planner.plan([row], torch.device("cpu")).proposal.lengths == [2 if drawn else 0]
-
-
-def test_a_drafter_that_fails_to_say_what_it_is_sure_of_costs_the_drafts_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> int:
-        raise ValueError("no table")
-
-    drafter = Knowing(sure=True)
-    monkeypatch.setattr(drafter, "admit", lambda _: RowProfile(sure_bucket=fail))
-    planner, row = planner_of(drafter)
-    monkeypatch.setattr(planner, "_on_fault", lambda row, _: planner.give_up(row))
-    assert planner.plan([row], torch.device("cpu")).proposal.lengths == [0]
-    assert row.drafter == NO_DRAFTER
+    draft = replace(Draft.chain([5, 6], [0, 0]), q=torch.full((2, 9), 1 / 9) if drawn else None)
+    (trimmed,) = planner.trim(planner.orders([row]), [draft], 1)
+    assert len(trimmed.tree) == len(trimmed.tokens) == (2 if drawn else 0)
 
 
 def test_a_trial_is_a_single_round_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rows with a fixed γ after it run several rounds together again."""
-
-    def choose(self: GammaController, rows: Sequence[object], *_: object) -> list[int]:
-        self.tries = True
-        return [3] * len(rows)
-
-    monkeypatch.setattr(GammaController, "choose", choose)
-    planner, row = planner_of(Knowing(sure=False), rounds=4)
+    """The rows with a fixed γ after it run several rounds in one call again."""
+    choose(monkeypatch, 3, trial=True)
+    drafter = TextAndSteps()
+    drafter.recipe = Recipe()
+    planner, row = planner_of(drafter, rounds=4)
     planner.learn_costs([(1, 0.001)], {})
-    planner.drafters.of(row).kernel_head = 1
-    monkeypatch.setattr(
-        Knowing, "propose", lambda _self, rows, *_: Draft.of_chains([[] for _ in rows], [[] for _ in rows])
-    )
-    row.rounds = 1
-    asked = []
+    row.rounds, most = 1, list[int]()
     for gamma in (None, 4):
         row.request = replace(row.request, gamma=gamma)
-        asked.append(planner.plan([row], torch.device("cpu"), lambda: True).proposal.rounds)
-    assert asked == [1, 4]
+        planner.orders([row])
+        most.append(planner.max_rounds([row], lambda: True))
+    assert most == [1, 4]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])
 def test_what_a_reply_has_shown_is_learnt_at_its_end_at_the_latest(rounds: int) -> None:
     experiences = Experiences()
-    planner, row = planner_of(Knowing(sure=True), experiences)
-    before = experiences.of("knowing", "greedy", Knowing.profile).priors[0]
+    planner, row = planner_of(TextAndSteps(), experiences)
+    before = experiences.of("both", "greedy", TextAndSteps.profile).priors[0]
     for _ in range(rounds):
-        plan = planner.plan([row], torch.device("cpu"))
-        planner.learn([row], plan, [outcome_of(plan)], 0.001, 0.01)
+        planner.learn(planner.orders([row]), result_of(Draft.chain([5, 6], [0, 0])))
         row.rounds += 1
     planner.release(row)
-    state = experiences.of("knowing", "greedy", Knowing.profile).state()
+    state = experiences.of("both", "greedy", TextAndSteps.profile).state()
     assert state["priors"][0][1] == rounds
     assert state["priors"][0][2] != before
 
 
 def test_replies_with_a_seed_do_not_change_what_is_expected_of_other_sampled_replies() -> None:
     experiences = Experiences()
-    planner, row = planner_of(Knowing(sure=True), experiences)
+    planner, row = planner_of(TextAndSteps(), experiences)
     planner.release(row)
-    kinds = (Sampling(temperature=1.0, seed=3), Sampling(temperature=1.0), Sampling())
-    for sampling in kinds:
+    for sampling in (Sampling(temperature=1.0, seed=3), Sampling(temperature=1.0), Sampling()):
         row.request = replace(row.request, sampling=sampling)
         row.__post_init__()
         planner.admit(row)
-        plan = planner.plan([row], torch.device("cpu"))
-        planner.learn([row], plan, [outcome_of(plan)], 0.001, 0.01)
+        planner.learn(planner.orders([row]), result_of(Draft.chain([5, 6], [0, 0])))
         planner.release(row)
     for kind in ("seeded", "sampled", "greedy"):
-        assert experiences.of("knowing", kind, Knowing.profile).state()["priors"][0][1] == 1
+        assert experiences.of("both", kind, TextAndSteps.profile).state()["priors"][0][1] == 1

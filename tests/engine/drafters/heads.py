@@ -6,16 +6,18 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.drafter import HeadMemory
+from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.rows import row_of
 
 CPU = torch.device("cpu")
+TEXT = [(7 * i + 3) % 250 for i in range(40)]
 
 
 @torch.inference_mode()
@@ -39,13 +41,22 @@ def scores_along(
     return found
 
 
-def reading(backend: Backend, layer: HeadLayer, text: list[int]) -> Iterator[tuple[HeadMemory, SequenceState]]:
-    """A row of slot 1 that has read a text up to two places: at once, and after a first draft."""
-    row, memory = row_of(text[:21], 1), HeadMemory(layer, 2)
+@torch.inference_mode()
+def scored_places(
+    loaded: LoadedHead, backend: Backend, tree: Tree, drafted: Sequence[int]
+) -> Iterator[tuple[list[int], list[int], Tensor]]:
+    """Logits [V'] that a head scores after a text, read at once and after a first draft, and along a drafted tree.
+
+    Yields the text, the drafted tokens after it, and the logits.
+    """
+    layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
+    row, memory = row_of(TEXT[:21], 1), HeadMemory(layer, 2)
     memory.admit(row)
     for end in (20, 39):
-        row.tokens = text[: end + 1]
-        tapped = backend.prefill(torch.tensor([text[row.cached : end]]), [1], [row.cached])
-        memory.absorb([row], tapped)
+        row.tokens = TEXT[: end + 1]
+        memory.absorb([row], backend.prefill(torch.tensor([TEXT[row.cached : end]]), [1], [row.cached]))
         row.cached = end
-        yield memory, row
+        found = scores_along(layer, memory, [row], tree, torch.tensor([drafted]))
+        for level, scores in zip(tree.levels, found, strict=True):
+            for place, node in enumerate(level):
+                yield row.tokens, [drafted[each - 1] for each in tree.path(node)], scores[0, place]

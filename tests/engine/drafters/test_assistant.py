@@ -10,7 +10,6 @@ from transformers import AutoModelForCausalLM, Gemma4AssistantConfig, Gemma4Assi
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain
-from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.published.find import find_published
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
@@ -18,9 +17,8 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
-from tests.engine.drafters.heads import reading, scores_along
+from tests.engine.drafters.heads import scored_places
 from tests.engine.drafters.models import pack
-from tests.engine.rows import row_of
 from tests.engine.tiny import SIZES, VOCABULARY, assert_drafters_agree, in_memory, tiny_engine, tiny_tokenizer
 
 _SIZES = SIZES | {
@@ -85,43 +83,32 @@ def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: 
     loaded = load_published(folder, target)
     assistant = Gemma4AssistantForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     backend = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
-    layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
-    text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
-    for memory, row in reading(backend, layer, text):
-        end = row.cached
-        out = plain(input_ids=torch.tensor([text[:end]]), output_hidden_states=True, return_shared_kv_states=True)
-        state, last = out.hidden_states[-1][:, -1:], text[end]
-        found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
-        for scores, following in zip(found, [*drafted, 0], strict=True):
-            embedded = plain.get_input_embeddings()(torch.tensor([[last]]))
+    for text, drafted, scores in scored_places(loaded, backend, chain(4), [11, 12, 13, 14]):
+        *before, last = text
+        out = plain(input_ids=torch.tensor([before]), output_hidden_states=True, return_shared_kv_states=True)
+        state = out.hidden_states[-1][:, -1:]
+        for token in (last, *drafted):
             step = assistant(
-                inputs_embeds=torch.cat([embedded, state], -1),
-                position_ids=torch.tensor([[end]]),
+                inputs_embeds=torch.cat([plain.get_input_embeddings()(torch.tensor([[token]])), state], -1),
+                position_ids=torch.tensor([[len(before)]]),
                 shared_kv_states=out.shared_kv_states,
             )
-            scored = scores[0, 0] > torch.finfo(torch.float32).min
-            assert int(scored.sum()) == (60 if ordered else VOCABULARY)
-            torch.testing.assert_close(scores[0, 0][scored], step.logits[0, 0][scored], rtol=1e-3, atol=1e-3)
-            assert int(scores[0, 0].argmax()) == int(step.logits[0, 0].argmax())
-            state, last = step.last_hidden_state, following
+            state, expected = step.last_hidden_state, step.logits[0, 0]
+        scored = scores > torch.finfo(torch.float32).min
+        assert int(scored.sum()) == (60 if ordered else VOCABULARY)
+        torch.testing.assert_close(scores[scored], expected[scored], rtol=1e-3, atol=1e-3)
+        assert int(scores.argmax()) == int(expected.argmax())
 
 
 @torch.inference_mode()
 def test_next_to_packed_weights_it_scores_as_next_to_plain_ones(tmp_path: Path) -> None:
     """The two differ by what 8 bits leave of weights and activations."""
     folder, packed = write_assistant(tmp_path / "a"), packed_model(tmp_path)
-    plain = load_dequantized(packed, tmp_path / "target", ignore_progress)
-    text, found = [(7 * i + 3) % 250 for i in range(40)], []
+    plain, found = load_dequantized(packed, tmp_path / "target", ignore_progress), []
     for target, options in ((plain, {}), (packed, {}), (packed, {"cache_type": "q8"})):
         loaded = load_published(folder, target)
         backend = import_module(target.backend).build(target, 2, 128, 17, loaded.taps, **options)
-        layer, _ = loaded.head.layer_of(loaded.vocabulary, backend)
-        row, memory = row_of(text, 1), HeadMemory(layer, 2)
-        memory.admit(row)
-        tapped = backend.prefill(torch.tensor([text[:-1]]), [1], [0])
-        memory.absorb([row], tapped)
-        row.cached = len(text) - 1
-        found.append(torch.stack(scores_along(layer, memory, [row], chain(3), torch.tensor([[11, 12, 13]]))).flatten(1))
+        found.append(torch.stack([scores for *_, scores in scored_places(loaded, backend, chain(3), [11, 12, 13])]))
     expected, *ours = (each - each.mean(1, keepdim=True) for each in found)
     assert all(torch.cosine_similarity(each, expected).min() > 0.99 for each in ours)
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specchat.engine.decoding.draft import RowOrder
 from specchat.engine.drafters import datastore as module
 from specchat.engine.drafters.datastore import DEPTH, Datastore, SuffixArray
-from specchat.engine.drafters.suffix import OTHER_CHATS, SURE, SuffixDrafter
+from specchat.engine.drafters.suffix import OTHER_CHATS, SuffixDrafter
 from specchat.engine.request import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.rows import row_of
@@ -116,13 +117,9 @@ def test_the_oldest_texts_are_forgotten_where_they_are_too_many(monkeypatch: pyt
 def drafted(row: SequenceState, drafter: SuffixDrafter) -> tuple[list[int], list[int], str]:
     """Tokens, buckets, and where they come from."""
     drafter.admit(row)
-    sure = drafter.long_match(row)
-    made = drafter.propose([row], [8])
-    first = made.buckets[0][0] if made.buckets[0] else 0
-    assert sure == (first if first >= SURE else None)
-    names = [source.name for sources in made.sources or () for source in sources]
+    (made,) = drafter.propose([RowOrder(row, 8)])
     drafter.release(row)
-    return made.tokens[0], made.buckets[0], "".join(names)
+    return [*made.tokens], [*made.buckets], "".join(source.name for source in made.sources)
 
 
 def filled(texts: Mapping[int, Sequence[int]]) -> Datastore:
@@ -152,10 +149,10 @@ def test_a_reply_is_not_drafted_from_itself() -> None:
     row = row_of(STORY[:20])
     row.request = replace(row.request, not_drafted_from=(1,))
     drafter.admit(row)
-    assert drafter.propose([row], [8]).tokens == [STORY[20:22]]
+    assert drafter.propose([RowOrder(row, 8)])[0].tokens == STORY[20:22]
     row.request = replace(row.request, request_id="other", not_drafted_from=(1, 2))
     drafter.admit(row)
-    assert drafter.propose([row], [8]).tokens == [[]]
+    assert drafter.propose([RowOrder(row, 8)])[0].tokens == []
 
 
 def test_a_reply_whose_passes_must_repeat_does_not_depend_on_other_chats() -> None:

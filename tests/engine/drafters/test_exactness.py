@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
+from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
-from specchat.engine.kernels.growing_trees import GrowingTrees
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel
@@ -165,7 +165,7 @@ def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int 
 def test_trees_that_cannot_grow_cost_the_drafts(drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = packed(tmp_path, "head")
     with closing(made.engine):
-        monkeypatch.setattr(GrowingTrees, "c_for", fails(KernelError("it has no leaves")))
+        monkeypatch.setattr(KernelDrafting, "write_to", fails(KernelError("it has no leaves")))
         plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))
         events = list(made.engine.stream(made.ask(1, drafter, 4, Sampling())))
     told = [event.text for event in events if isinstance(event, Notice)]

@@ -9,11 +9,11 @@ from specchat.engine import Engine, Request, Round, Sampling
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.drafter import Budget
+from specchat.engine.decoding.draft import Budget, RowOrder
+from specchat.engine.decoding.tree_growth import EXPECTED
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.draft_model import Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.drafters.tree_growth import EXPECTED
 from specchat.engine.sampling.penalties import Penalties
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.rows import row_of
@@ -70,9 +70,9 @@ def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tm
     for seed in range(8):
         row = row_of([5, 6, 7 + seed], seed % 3, ask("r", sampling=Sampling(temperature=2.0)), seed=seed)
         drafter.admit(row)
-        draft = drafter.propose([row], [4], [cheap()])
-        assert draft.lengths[0]
-        assert max(draft.tokens[0]) < known
-        assert not draft.q[0, 0, known:].any()
-        torch.testing.assert_close(draft.q[0, 0].sum(), torch.tensor(1.0))
+        (draft,) = drafter.propose([RowOrder(row, 4, cheap())])
+        assert len(draft.tree)
+        assert max(draft.tokens) < known
+        assert not draft.q[0, known:].any()
+        torch.testing.assert_close(draft.q[0].sum(), torch.tensor(1.0))
         drafter.release(row)

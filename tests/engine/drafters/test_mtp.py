@@ -17,7 +17,7 @@ from specchat.engine.decoding.tree import chain
 from specchat.engine.drafters.published.mtp import load_mtp
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.tools.runner import running
-from tests.engine.drafters.heads import reading, scores_along
+from tests.engine.drafters.heads import scored_places
 from tests.engine.hybrids import hybrid
 from tests.engine.tiny import ask, assert_drafters_agree, ids_of
 
@@ -102,13 +102,9 @@ def test_every_logit_is_that_of_the_definition(kind: str, tmp_path: Path) -> Non
     alone = layer_alone(tensors, plain, tmp_path / "alone")
     loaded = load_mtp(tmp_path, target)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
-    layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
-    text, drafted = [(7 * i + 3) % 250 for i in range(40)], [11, 12, 13]
-    for memory, row in reading(runner, layer, text):
-        found = scores_along(layer, memory, [row], chain(4), torch.tensor([[*drafted, 14]]))
-        for step, scores in enumerate(found):
-            expected = expected_scores(tensors, plain, alone, row.tokens, drafted[:step])
-            torch.testing.assert_close(scores[0, 0], expected[loaded.vocabulary], rtol=1e-3, atol=1e-3)
+    for text, drafted, scores in scored_places(loaded, runner, chain(4), [11, 12, 13, 14]):
+        expected = expected_scores(tensors, plain, alone, text, drafted)[loaded.vocabulary]
+        torch.testing.assert_close(scores, expected, rtol=1e-3, atol=1e-3)
 
 
 def config_of(folder: Path, tmp_path: Path, quantize: str = "none") -> EngineConfig:

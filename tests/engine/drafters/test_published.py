@@ -15,7 +15,7 @@ from specchat.engine.drafters.published.load import load_published
 from specchat.engine.errors import EngineError
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
-from tests.engine.drafters.heads import reading, scores_along
+from tests.engine.drafters.heads import scored_places
 from tests.engine.published_heads import (
     HIDDEN,
     KINDS,
@@ -35,27 +35,17 @@ from tests.hub import Hub, serving, use
 TREE = Tree((0, 0, 1, 2, 2, 4))
 """Two tokens with one and two children; the last child but one has one child."""
 
-CLOSE = {"rtol": 1e-3, "atol": 1e-3}
-
 
 @pytest.mark.parametrize("target_kind", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
-@torch.inference_mode()
 def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind: str, tmp_path: Path) -> None:
     make, scores_of = KINDS[kind]
     config, tensors = make()
     target, plain = TARGETS[target_kind](), TARGETS[target_kind]()  # a runner changes its model's attention
     loaded = load_published(write(tmp_path / "head", config, tensors), target)
     runner = TransformersBackend(target.model, 2, 128, 17, loaded.head.taps)
-    layer, _ = loaded.head.layer_of(loaded.vocabulary, runner)
-    text = [(7 * i + 3) % 250 for i in range(40)]
-    drafted = torch.tensor([[11, 12, 13, 14, 15, 16]])
-    for memory, row in reading(runner, layer, text):
-        for level, scores in zip(TREE.levels, scores_along(layer, memory, [row], TREE, drafted), strict=True):
-            for place, node in enumerate(level):
-                path = [int(drafted[0, each - 1]) for each in TREE.path(node)]
-                expected = scores_of(tensors, config, plain, row.tokens, path)
-                torch.testing.assert_close(scores[0, place], expected, **CLOSE)
+    for text, drafted, scores in scored_places(loaded, runner, TREE, [11, 12, 13, 14, 15, 16]):
+        torch.testing.assert_close(scores, scores_of(tensors, config, plain, text, drafted), rtol=1e-3, atol=1e-3)
     if "d2t" in tensors:
         assert loaded.vocabulary.tolist() == tensors["t2d"].nonzero()[:, 0].tolist()
 

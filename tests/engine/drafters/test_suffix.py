@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.decoding.drafter import Budget
+from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.decoding.draft import Budget, Draft, RowOrder
 from specchat.engine.drafters import suffix
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
@@ -100,11 +102,11 @@ def test_the_kernels_draft_the_same_from_a_text_that_repeats_very_often(text: li
 def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> None:
     store = Datastore()
     store.update({1: [*range(12)]})
-    for datastore, named in ((Datastore(), None), (store, "suffix")):
+    for datastore, named in ((Datastore(), []), (store, ["suffix"])):
         drafter, row = SuffixDrafter(datastore=datastore, vocabulary=WORDS), row_of([1, 2, 1])
         drafter.admit(row)
-        sources = drafter.propose([row], [4]).settled().sources
-        assert (sources and sources[0][0].name) == named
+        sources = made_by_kernels(drafter, RowOrder(row, 4)).sources
+        assert [source.name for source in sources] == named
 
 
 @pytest.mark.parametrize(
@@ -114,10 +116,10 @@ def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> No
 def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, price: float, drafted: int) -> None:
     """Of a match of five tokens: the first four have one bucket, and all later ones another."""
     rates = [dict.fromkeys(range(9), each) for each in (rate, again)]
-    budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, rates[0], again=rates[1])
+    budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, rates[0], repeat_rates=rates[1])
     drafter, row = SuffixDrafter(vocabulary=WORDS), row_of([1, 2, 3, 4, 5] * 2)
     drafter.admit(row)
-    assert len(drafter.propose([row], [16], [budget]).settled().tokens[0]) == drafted
+    assert len(made_by_kernels(drafter, RowOrder(row, 0, budget, free=True)).tokens) == drafted
 
 
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:
@@ -131,6 +133,13 @@ def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) 
     drafter, row = drafter or SuffixDrafter(), row_of(text)
     row.room = count
     drafter.admit(row)
-    made = drafter.propose([row], [count]).settled()
+    order = RowOrder(row, count)
+    made = made_by_kernels(drafter, order) if drafter.recipe else drafter.propose([order])[0]
     drafter.release(row)
-    return made.tokens[0], made.buckets[0]
+    return [*made.tokens], [*made.buckets]
+
+
+def made_by_kernels(drafter: TextDrafter[Any], order: RowOrder) -> Draft:
+    """The draft that the kernels make by the recipe of a drafter."""
+    assert drafter.recipe
+    return KernelDrafting(drafter.recipe, PenaltiesOfRows(WORDS), 1).grow([order])[0]

@@ -78,14 +78,8 @@ def test_a_table_says_how_often_each_token_followed() -> None:
     # Never seen before another token: the most frequent tokens of all.
     for unseen in (0, 5, 9):
         assert behind(bigram, unseen).tolist() == pytest.approx([1 / 7, 3 / 7, 1 / 7, 2 / 7, 0, 0, 0, 0, 0, 0])
-    assert bigram.likeliest == [1, 3, 1, 0, 1, 1, 1, 1, 1, 1]
-
-
-def test_single_tokens_are_the_same_behind_all() -> None:
     unigram = UnigramNetwork(counted([1, 2, 1, 3], [1, 3, 0]), 10, CPU)
-    for token in range(8):
-        assert behind(unigram, token).tolist() == pytest.approx([1 / 7, 3 / 7, 1 / 7, 2 / 7, 0, 0, 0, 0, 0, 0])
-    assert set(unigram.likeliest) == {1}
+    assert all(torch.equal(behind(unigram, token), behind(bigram, 9)) for token in range(8))
 
 
 def test_the_likeliest_on_the_host_is_the_likeliest_of_the_network() -> None:
@@ -160,9 +154,8 @@ def test_of_chats_the_replies_are_counted(target: Path, tmp_path: Path) -> None:
     assert found == 5
 
 
-@pytest.mark.parametrize("seed", [0, 5])
-def test_another_target_of_the_same_tokens_may_use_them(tables: Path, tmp_path: Path, seed: int) -> None:
-    other = write_tiny_model(tmp_path / "other", seed=seed, vocabulary=320)
+def test_another_target_of_the_same_tokens_may_use_them(tables: Path, tmp_path: Path) -> None:
+    other = write_tiny_model(tmp_path / "other", seed=5, vocabulary=320)
     assert "tables" in load(other, tables).parts
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from specchat.engine import Engine, EngineError, Event, FinishReason, Notice, Outbox, Request, Round, Sampling
+from specchat.engine import Engine, EngineError, Event, FinishReason, Outbox, Request, Round, Sampling
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
-from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, notices_of, rounds_of, tiny_engine, tiny_head, tiny_model
 from tests.engine.worker.test_shared_prefixes import of_hybrid_draft
 
 WAYS = (
@@ -82,7 +82,7 @@ def test_a_recurrent_draft_model_continues_to_draft(kind: Callable[[], dict[str,
             request = ask("hello there", drafter, max_tokens=40, drafter=drafter, gamma=3)
             events = adjusted(engine, request, [(drafter, 3), (drafter, 4)])
             assert ids_of(events) == ids_of(plain)
-            assert not [event for event in events if isinstance(event, Notice)]
+            assert not notices_of(events)
 
 
 def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> None:

@@ -19,7 +19,6 @@ from specchat.engine import (
     Finished,
     FinishReason,
     Loading,
-    Notice,
     Outbox,
     Ready,
     Request,
@@ -34,7 +33,7 @@ from specchat.engine.worker.assembly import Assembly, put_together
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, replies, replies_of
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
-from tests.engine.tiny import ask, tiny_model
+from tests.engine.tiny import ask, notices_of, tiny_model
 from tests.engine.turns import Turns
 
 
@@ -127,7 +126,7 @@ def test_requests_are_answered_before_all_graphs_are_captured_and_with_the_same_
     assert between, "two rows are more than what is captured at start"
     assert between[-1].left > 0
     assert between[-1].graphs == gpu.graphs < 2 * served.at_start
-    assert not any(isinstance(event, Notice) for event in served.events)
+    assert not notices_of(served.events)
 
 
 def test_between_rounds_one_graph_is_captured_that_a_pass_lacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,14 +156,10 @@ def test_what_is_not_captured_at_the_start_is_when_the_worker_is_idle(monkeypatc
     assert len(captured) > served.at_start
 
 
-def test_an_engine_can_be_closed_before_all_that_the_start_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_is_closed_between_two_captures_before_and_after_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         served = Served(gpu, "none", [], lambda *_: gpu.graphs == 2)
-    assert gpu.graphs == 3
-    assert served.at_start == 0, "it has become ready"
-
-
-def test_an_engine_is_closed_between_two_captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (gpu.graphs, served.at_start) == (3, 0)
     with pretended_gpu(monkeypatch, capture=True) as gpu:
         served = Served(gpu, "none", [], lambda event, _: isinstance(event, Captured))
     assert gpu.graphs == served.at_start + 1
@@ -190,7 +185,7 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
     assert len(tried) == 1
     assert served.replies == expected
     assert {event.reason for event in served.events if isinstance(event, Finished)} == {FinishReason.LENGTH}
-    assert [event.text for event in served.events if isinstance(event, Notice)] == [
+    assert notices_of(served.events) == [
         "tiny: its passes cannot all be captured as CUDA graphs (CUDA out of memory): it runs slower than it could"
     ]
 
@@ -246,7 +241,7 @@ def test_one_shape_that_cannot_be_captured_is_told_once(number: int, monkeypatch
         for gamma in (0, 2, 4, 8, 16):
             turns.submit([ask("abababab", f"{gamma}", gamma=gamma, max_tokens=16)])
             events += turns.rest()
-        notices = [event.text for event in events if isinstance(event, Notice)]
+        notices = notices_of(events)
         assert len(captured) > number + 1
         assert turns.made.target.captured is not None
         assert len(notices) == 1

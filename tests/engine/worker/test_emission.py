@@ -14,7 +14,7 @@ from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.worker.emission import Emission
 from specchat.engine.worker.plain_passes import PlainPasses
 from specchat.engine.worker.records import Commit, Times
-from tests.engine.tiny import ask, ended, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ended, ids_of, next_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
 from tests.failing import fails
 
 PATIENCE = 60
@@ -194,9 +194,7 @@ def test_a_step_shows_its_record_though_no_round_follows(engine: Engine) -> None
     engine.submit(ask("hello", max_tokens=40, gamma=2, drafter="model"), box)
     for number in range(3):
         engine.step()
-        while not isinstance(event := box.get(PATIENCE), Round):
-            assert event is not None
-        assert event.number == number
+        assert next_of(box, Round).number == number
     engine.resume()
     ended(box)
 

@@ -14,7 +14,6 @@ from specchat.engine import (
     EngineError,
     Finished,
     Message,
-    Notice,
     Request,
     Round,
     Sampling,
@@ -22,7 +21,7 @@ from specchat.engine import (
 from specchat.engine.research.tables import LoadedTables
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.sampled import check_distribution, sampled
-from tests.engine.tiny import ids_of, rounds_of, run_together, tiny_engine, tiny_tables
+from tests.engine.tiny import ids_of, notices_of, rounds_of, run_together, tiny_engine, tiny_tables
 from tests.engine.tiny_t5 import CONTEXT, PAD, VOCABULARY, tiny_t5, tiny_t5_network, tiny_t5_tokenizer
 from tests.engine.turns import Turns
 
@@ -145,8 +144,8 @@ def test_on_a_gpu_it_runs_without_graphs_and_says_so(
             gpu.waits.clear()
             events += turns.turn()
             assert len(gpu.waits) <= 1, gpu.waits
-    told = [event.text for event in events if isinstance(event, Notice)]
-    assert any("tiny-t5: its passes are not captured as CUDA graphs: it runs slower" in text for text in told)
+    slower = "tiny-t5: its passes are not captured as CUDA graphs: it runs slower"
+    assert any(slower in text for text in notices_of(events))
     for source in SOURCES[:2]:
         own = [event for event in events if getattr(event, "request_id", None) == source]
         assert ids_of(own) == generated[source]

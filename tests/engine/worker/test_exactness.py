@@ -87,7 +87,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
                 torch.set_num_threads(count)
                 shapes = [chain(len(tokens) - 1) for tokens in texts_of_four]
                 seen = scored(target, texts_of_four, range(4), [0] * 4, shapes)
-                for logits, expected in zip(seen.logits, wanted, strict=True):
+                for logits, expected in zip(seen, wanted, strict=True):
                     assert torch.equal(logits.view(torch.int32), expected.view(torch.int32))
                 for slot, (tokens, expected) in enumerate(zip(texts_of_four, wanted, strict=True)):
                     tree = tree_of(2)
@@ -96,7 +96,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
                     fed = [tokens[start], *[7] * len(tree)]
                     for node, token in zip(line, tokens[start + 1 :], strict=True):
                         fed[node] = token
-                    (logits,) = scored(target, [fed], [slot], [start], [tree]).logits
+                    (logits,) = scored(target, [fed], [slot], [start], [tree])
                     judged = logits[[0, *line]]
                     assert torch.equal(judged.view(torch.int32), expected[start:].view(torch.int32))
                     scored(target, [tokens], [slot], [0], [chain(len(tokens) - 1)])
@@ -109,5 +109,5 @@ def one_by_one(target: PackedBackend, tokens: list[int]) -> Tensor:
     torch.set_num_threads(1)
     found = torch.empty(len(tokens), target.vocabulary)
     for place, token in enumerate(tokens):
-        found[place] = scored(target, [[token]], [0], [place], [chain(0)]).logits[0][0]
+        found[place] = scored(target, [[token]], [0], [place], [chain(0)])[0][0]
     return found

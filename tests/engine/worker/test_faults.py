@@ -45,15 +45,15 @@ def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> Non
 
 def test_a_text_that_fails_at_the_end_of_a_reply_ends_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(text: Detokenizer, token: int) -> object:
-        if len(seen) == 4:
-            raise ValueError("no such byte")
         seen.append(token)
-        return step(text, token)
+        if len(seen) == 5:
+            raise ValueError("no such byte")
+        return add(text, token)
 
     seen: list[int] = []
-    step = Detokenizer._step
+    add = Detokenizer.add
     with tiny_engine() as engine:
-        monkeypatch.setattr(Detokenizer, "_step", failing)
+        monkeypatch.setattr(Detokenizer, "add", failing)
         box = Outbox()
         engine.submit(ask("hello", max_tokens=5, gamma=0), box)
         assert ended(box)[-1].reason is FinishReason.ERROR

@@ -1,18 +1,31 @@
 """A drafter is a plug: whatever it raises or gives costs the draft, not the reply."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
-from specchat.engine import Engine, EngineConfig, Event, Notice, Progress, Round, Sampling, from_json, to_json
+from specchat.engine import Engine, EngineConfig, Event, Progress, Round, Sampling, from_json, to_json
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.research.ngram import NGramDrafter
 from specchat.engine.worker.assembly import Assembly, put_together
 from tests.engine.sampled import draw_drafts_of_seeds
-from tests.engine.tiny import ask, ids_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import (
+    VOCABULARY,
+    ask,
+    ids_of,
+    notices_of,
+    rounds_of,
+    run_together,
+    tiny_engine,
+    tiny_head,
+    tiny_model,
+)
 
 HOOKS = ("admit", "on_accepted", "on_hidden_states", "propose", "release", "unread")
 
@@ -34,11 +47,25 @@ class Faulty(NGramDrafter):
         setattr(self, hook, raising)
 
 
-class Excess(NGramDrafter):
-    """Drafts more than it is asked for."""
+class Misdrafting(NGramDrafter):
+    """Damages the drafts of one request."""
 
-    def propose(self, rows: Any, gammas: Any, budgets: Any = ()) -> Any:
-        return super().propose(rows, [gamma + 1 for gamma in gammas], budgets)
+    def __init__(self, damage: Callable[[RowOrder, Draft], Draft]) -> None:
+        super().__init__()
+        self._damage = damage
+
+    def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        drafts = zip(orders, super().propose(orders), strict=True)
+        return [self._damage(*each) if each[0].row.request.request_id == "bad" else each[1] for each in drafts]
+
+
+def with_q(total: float) -> Callable[[RowOrder, Draft], Draft]:
+    """Drafts with distributions that add up to this."""
+
+    def damage(_: RowOrder, draft: Draft) -> Draft:
+        return replace(draft, q=torch.full((len(draft.tree), VOCABULARY), total / VOCABULARY))
+
+    return damage
 
 
 @contextmanager
@@ -64,17 +91,42 @@ def replies(engine: Engine) -> tuple[list[Event], list[Event]]:
     )
 
 
-def notices(events: list[Event]) -> list[str]:
-    return [event.text for event in events if isinstance(event, Notice)]
-
-
-def test_a_drafter_that_gives_more_than_was_asked_for_costs_the_draft_not_the_reply() -> None:
-    with engine_with(Excess()) as engine:
-        events, plain = replies(engine)
-    assert notices(events) == [
-        "the ngram drafter failed (it drafted for 4 positions where 3 were asked for): it drafts no more for this reply"
-    ]
-    assert ids_of(events) == ids_of(plain)
+@pytest.mark.parametrize(
+    ("damage", "fault"),
+    [
+        pytest.param(
+            lambda order, _: Draft.chain([97] * (order.gamma + 1)),
+            "it drafted for 4 positions where 3 were asked for",
+            id="too many positions",
+        ),
+        pytest.param(
+            lambda _, draft: replace(draft, tokens=[*draft.tokens, 97], buckets=()),
+            r"it drafted \d tokens for a tree of \d",
+            id="too many tokens",
+        ),
+        pytest.param(
+            lambda *_: Draft.chain([VOCABULARY]),
+            f"it drafted a token that is none of the {VOCABULARY} of the target",
+            id="an unknown token",
+        ),
+        pytest.param(with_q(1.5), "its probabilities q do not add up to 1", id="q that is no distribution"),
+    ],
+)
+def test_a_draft_that_is_none_costs_its_row_the_draft_and_nothing_else(
+    damage: Callable[[RowOrder, Draft], Draft], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw_drafts_of_seeds(monkeypatch)  # others have no distributions
+    asked = ask("abababab" * 4, "bad", drafter="ngram", gamma=3, max_tokens=40, sampling=Sampling(1.0, seed=5))
+    beside = replace(asked, request_id="good", sampling=Sampling())
+    with engine_with(Misdrafting(damage)) as engine:
+        bad, good = run_together(engine, [asked, beside])
+        plain = [ids_of(engine.stream(replace(each, drafter="none"))) for each in (asked, beside)]
+    assert [ids_of(bad), ids_of(good)] == plain
+    assert not notices_of(good)
+    assert any(each.accepted for each in rounds_of(good))
+    (told,) = notices_of(bad)
+    assert re.fullmatch(rf"the ngram drafter failed \({fault}\): it drafts no more for this reply", told)
+    assert {each.drafter for each in rounds_of(bad)} == {"none"}
 
 
 @pytest.mark.parametrize("call", [1, 3])
@@ -84,7 +136,7 @@ def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(hook: str,
         for _ in range(2):
             events, plain = replies(engine)
             assert ids_of(events) == ids_of(plain)
-            told = notices(events)
+            told = notices_of(events)
             if call == 1 or hook not in ("admit", "release"):  # these are called once per reply
                 assert len(told) == 1
                 assert all("table on fire" in text for text in told)

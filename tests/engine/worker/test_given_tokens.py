@@ -4,14 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from specchat.engine import Admitted, Finished, FinishReason, Sampling
-from tests.engine.tiny import ask, ids_of, rounds_of, text_of, tiny_engine, tiny_head, tiny_model, tiny_tokenizer
-
-SIZE = {"max_tokens": 24}
-
-
-def admitted(events: list[object]) -> Admitted:
-    return next(event for event in events if isinstance(event, Admitted))
+from specchat.engine import FinishReason, Sampling
+from tests.engine.tiny import (
+    admitted,
+    ask,
+    ids_of,
+    rounds_of,
+    text_of,
+    tiny_engine,
+    tiny_head,
+    tiny_model,
+    tiny_tokenizer,
+)
 
 
 @pytest.mark.parametrize("drafter", ["none", "ngram", "head"])
@@ -42,16 +46,15 @@ def test_its_text_is_whole_across_the_seam() -> None:
 
 def test_a_text_may_stand_behind_the_ids() -> None:
     with tiny_engine(tiny_model()) as engine:
-        events = list(
-            engine.stream(ask("hello", reply_ids=tuple(tiny_tokenizer().encode("h")), reply_text="ey", **SIZE))
-        )
+        ids = tuple(tiny_tokenizer().encode("h"))
+        events = list(engine.stream(ask("hello", reply_ids=ids, reply_text="ey", max_tokens=24)))
         assert "".join(token.text for token in admitted(events).given) == "hey"
         assert len(rounds_of(events)) > 0
 
 
 def test_stop_strings_are_looked_for_in_what_is_new_only() -> None:
     with tiny_engine(tiny_model()) as engine:
-        events = list(engine.stream(ask("hello", reply_text="stop", stop=("stop",), **SIZE)))
+        events = list(engine.stream(ask("hello", reply_text="stop", stop=("stop",), max_tokens=24)))
         assert ids_of(events)
 
 
@@ -62,5 +65,4 @@ def test_a_stop_string_that_the_tail_completes_is_the_reason() -> None:
     with tiny_engine() as engine:
         for stop, reason, tail in ((unknown, FinishReason.STOP, ""), ("x", FinishReason.LENGTH, unknown)):
             events = list(engine.stream(ask("hello", max_tokens=1, stop=(stop,), sampling=sampling)))
-            (end,) = (event for event in events if isinstance(event, Finished))
-            assert (end.reason, end.tail) == (reason, tail)
+            assert (events[-1].reason, events[-1].tail) == (reason, tail)

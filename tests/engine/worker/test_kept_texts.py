@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine import Admitted, Engine, Request, Sampling
+from specchat.engine import Engine, Request, Sampling
 from specchat.engine.cache import kept_texts
-from tests.engine.tiny import ids_of, said_while_loading, tiny_engine, tiny_model
+from tests.engine.tiny import admitted, ids_of, said_while_loading, tiny_engine, tiny_model
 from tests.engine.worker.test_shared_prefixes import KINDS
 
 CHATS = [tuple(random.Random(n).choices(range(97, 122), k=90)) for n in range(3)]
@@ -19,8 +19,7 @@ def turn(engine: Engine, name: str, prompt: tuple[int, ...]) -> tuple[tuple[int,
     """The prompt with its reply, and how much of it was reused."""
     request = Request(name, prompt_ids=prompt, max_tokens=12, gamma=3, sampling=Sampling(temperature=0.8, seed=1))
     events = list(engine.stream(request))
-    (admitted,) = (event for event in events if isinstance(event, Admitted))
-    return (*prompt, *ids_of(events)), admitted.reused_tokens
+    return (*prompt, *ids_of(events)), admitted(events).reused_tokens
 
 
 def chatted(folder: Path, kind: str) -> list[tuple[int, ...]]:

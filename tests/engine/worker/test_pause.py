@@ -83,8 +83,7 @@ def test_a_paused_reply_can_be_cancelled(engine: Engine) -> None:
     engine.step()
     until_round(box)
     engine.cancel("r")
-    last = box.get(PATIENCE)
-    assert last.reason is FinishReason.CANCELLED
+    assert ended(box)[-1].reason is FinishReason.CANCELLED
 
 
 def test_a_paused_engine_closes() -> None:

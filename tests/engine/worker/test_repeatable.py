@@ -2,25 +2,25 @@
 
 import torch
 
-from specchat.engine import Notice, Sampling
-from tests.engine.tiny import ask, tiny_engine, tiny_model
+from specchat.engine import Sampling
+from tests.engine.tiny import ask, notices_of, tiny_engine, tiny_model
 
 
-def notices(dtype: torch.dtype, **options: object) -> list[str]:
+def told(dtype: torch.dtype, **options: object) -> list[str]:
     target = tiny_model()
     target.model.to(dtype)
     with tiny_engine(target) as engine:
         for number in range(2):
             list(engine.stream(ask("abcabc", f"{number}", max_tokens=4, **options)))
-        return [event.text for event in engine.drain() if isinstance(event, Notice)]
+        return notices_of(engine.drain())
 
 
 def test_an_adaptive_gamma_in_bfloat16_is_told_of_once() -> None:
-    (text,) = notices(torch.bfloat16)
+    (text,) = told(torch.bfloat16)
     assert text.startswith("in bfloat16 a greedy reply may differ from run to run")
 
 
 def test_what_repeats_is_not() -> None:
-    assert notices(torch.float32) == []
-    assert notices(torch.bfloat16, gamma=4) == []
-    assert notices(torch.bfloat16, sampling=Sampling(temperature=1.0)) == []
+    assert told(torch.float32) == []
+    assert told(torch.bfloat16, gamma=4) == []
+    assert told(torch.bfloat16, sampling=Sampling(temperature=1.0)) == []

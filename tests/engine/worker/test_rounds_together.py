@@ -1,6 +1,6 @@
 """Rounds that the kernels run in one call are the rounds that they would run one by one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -11,12 +11,14 @@ import pytest
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding import planner
+from specchat.engine.decoding.draft import RowOrder
 from specchat.engine.engine import Engine
 from specchat.engine.events import FinishReason
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.request import Sampling
 from specchat.engine.round import Round
+from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.rounds import Rounds
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, started, text_of
 
@@ -44,7 +46,7 @@ def engine_of(models: Path, rounds: int) -> Iterator[Engine]:
     """An engine that may run so many rounds together, however long they take."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
-        patch.setattr(planner, "_TOGETHER_S", 60.0)
+        patch.setattr(planner, "_LONGEST_CALL_S", 60.0)
         with started(EngineConfig("smollm2-135m", models, slots=4, context=128, seed=3)) as engine:
             yield engine
 
@@ -78,12 +80,15 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def choice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows with adaptive γ draft from their ninth round on, at fixed prices."""
 
-    def choose(_: object, rows: list[Any], adaptive: list[int], gammas: list[int], _least: float) -> list[None]:
-        for i in adaptive:
-            gammas[i] = 0 if rows[i].rounds < 9 else min(gammas[i], 4)
-        return [None] * len(rows)
+    orders = planner.Planner.orders
 
-    monkeypatch.setattr(planner.Planner, "_choose", choose)
+    def chosen(self: planner.Planner, rows: Sequence[SequenceState]) -> list[RowOrder]:
+        return [
+            RowOrder(each.row, (each.row.rounds >= 9) * min(each.row.room, 4)) if each.row.adaptive else each
+            for each in orders(self, rows)
+        ]
+
+    monkeypatch.setattr(planner.Planner, "orders", chosen)
 
 
 def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:

@@ -11,11 +11,11 @@ import pytest
 
 from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.tools.runner import captured
-from specchat.engine.worker.requests import OpenRequests
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
-from tests.engine.tiny import ended, ids_of, rounds_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import admitted, ended, ids_of, next_of, rounds_of, tiny_engine, tiny_head, tiny_model
 
 Kind = Callable[[], dict[str, object]]
 
@@ -96,12 +96,8 @@ def test_sharing_changes_no_reply(kind: Kind, memory: float | None, monkeypatch:
     few = kind in (of_hybrid, of_hybrid_draft)
     asked, draw, suspended = requests(7, 12 if few else 24), random.Random(3), []
     alone = replies_alone(kind, asked, monkeypatch)
-    resume = OpenRequests._resume
-    monkeypatch.setattr(
-        OpenRequests,
-        "_resume",
-        lambda self: (suspended.extend(row for row in self.scheduler.rows if row.waits), resume(self))[1],
-    )
+    suspend = Scheduler.suspend
+    monkeypatch.setattr(Scheduler, "suspend", lambda self, row: (suspended.append(row), suspend(self, row))[1])
     started: list[object] = []
     with tiny_engine(slots=4, cache_memory=memory, **kind()) as engine:  # type: ignore[arg-type]
         boxes = []
@@ -131,8 +127,7 @@ def test_prompts_that_share_a_beginning_wait_while_there_are_no_blocks() -> None
         engine.pause()
         engine.submit(Request("running", prompt_ids=(115,) * 6, max_tokens=24, gamma=0), boxes["running"])
         engine.step()
-        while not isinstance(boxes["running"].get(60), Round):
-            pass
+        next_of(boxes["running"], Round)
         for name, ids in asked.items():
             engine.submit(Request(name, prompt_ids=ids, max_tokens=10, gamma=0), boxes[name])
         engine.resume()
@@ -171,8 +166,7 @@ def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> Non
             for n, chat in enumerate(chats):
                 prompt = (*chat, *range(97, 97 + turn))
                 events = list(engine.stream(Request(f"{turn} {n}", prompt_ids=prompt, max_tokens=2)))
-                (admitted,) = (event for event in events if isinstance(event, Admitted))
-                assert admitted.reused_tokens >= (119 if turn else 0)
+                assert admitted(events).reused_tokens >= (119 if turn else 0)
 
 
 @pytest.mark.parametrize("family", ["", "qwen3.5"])
@@ -208,8 +202,7 @@ def test_the_cache_shows_whose_blocks_it_holds() -> None:
             list(engine.stream(Request(f"r{n}", prompt_ids=(*shared, 97 + n, *[100 + n] * 40), max_tokens=2)))
         engine.drain()
         engine.show_cache()
-        while not isinstance(event := engine.outbox.get(60), CacheUse):
-            assert event is not None
+        event = next_of(engine.outbox, CacheUse)
     first = event.texts[0]
     assert (first.request_id, first.blocks, first.shared, first.running) == ("r0", 5, 3, False)
     assert [text.blocks for text in event.texts] == [5, 2, 2]

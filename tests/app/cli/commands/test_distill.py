@@ -14,7 +14,7 @@ from tests.app.storage.helpers import add_turn
 
 @pytest.mark.slow
 def test_figures_of_a_head(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
+    monkeypatch.setattr(distilling, "LEAST_TOKENS", 500)
     target, out = tiny_model(), tmp_path / "head"
     done = command("distill", "--target", str(target), "--out", str(out), "--minutes", "0.06")
     assert (done.code, (out / "head.json").is_file()) == (0, True)
@@ -74,8 +74,8 @@ def test_what_cannot_be_is_one_sentence(
 
 @pytest.mark.slow
 def test_chats_are_learnt(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distilling, "_LEAST_TOKENS", 500)
-    monkeypatch.setattr(distilling, "_LEAST_OF_CHATS", 100)
+    monkeypatch.setattr(distilling, "LEAST_TOKENS", 500)
+    monkeypatch.setattr(distilling, "LEAST_OF_CHATS", 100)
     target, head, out = tiny_model(), tmp_path / "head", tmp_path / "learnt"
     assert command("distill", "--target", str(target), "--out", str(head), "--minutes", "0.06").code == 0
     with Store(database_file()) as store:

@@ -34,9 +34,8 @@ def chats(home: Path) -> Path:
         text = "".join(r.text if isinstance(r, Round) else r.tail for r in first if not isinstance(r, Admitted))
         for chosen in (False, True):
             reply = store.add_message(chat.id, "assistant", "", parent=prompt, chosen=chosen)
-            store.append_rounds(
-                reply, text if chosen else "the other one", [to_json(r) for r in first] if chosen else []
-            )
+            said = message_parts(text if chosen else "the other one")
+            store.append_rounds(reply, said, [to_json(r) for r in first] if chosen else [])
             store.finish_message(reply, "length" if chosen else "cancelled")
     return home
 

@@ -11,7 +11,7 @@ from typing import Any
 
 CHAT = "/v1/chat/completions"
 BREAK = "break"
-"""In a stream: the connection is cut here."""
+"""Place in a stream at which the connection is cut."""
 QUEUE = "queue"
 """Begins a stream: nothing is answered until the client leaves."""
 

@@ -331,7 +331,7 @@ def test_a_page_and_a_chrome_trace_have_what_was_told_at_the_end() -> None:
 def test_a_stored_reply_is_what_it_was_and_goes_on_from_its_text() -> None:
     events, _ = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
     reply = replied(events)
-    stored = Reply.stored(reply.text, "length", lambda: [to_json(event) for event in events])
+    stored = Reply.stored(reply.parts, "length", lambda: [to_json(event) for event in events])
     assert tokens(stored) == tokens(reply)
     assert stored.metrics.acceptance == reply.metrics.acceptance
     fork = fork_at(stored, 2)

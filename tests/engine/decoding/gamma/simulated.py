@@ -17,7 +17,7 @@ from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Ver
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
-from specchat.engine.drafters.tree_growth import EXPECTED, Growth, Node, going_on
+from specchat.engine.decoding.tree_growth import EXPECTED, Growth, Node, choose_expanded
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.plain_passes import TIMED_WIDTHS
 
@@ -255,7 +255,7 @@ def _grown(
                 chances[len(growth.tokens)] = truth * chances[each.node.place] * shares[each.node.source][each.rank]
             promises.append(growth.promising(added))
         nodes = [[] for _ in mine]
-        for k in going_on(growths, [gain for _, gain in promises]):
+        for k in choose_expanded(growths, [gain for _, gain in promises]):
             nodes[k] = [Node(place, each.chance, 0) for place, each in promises[k][0]]
             for node in nodes[k]:
                 growths[k].next_column(node.place)

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from specchat.engine import MAX_GAMMA, Request, Sampling
-from specchat.engine.decoding.drafter import Budget
-from specchat.engine.decoding.proposal import Draft, Support
-from specchat.engine.drafters.head.drafter import HeadMemory
-from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
+from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
+from specchat.engine.decoding.tree_growth import EXPECTED, grow
+from specchat.engine.drafters.head.drafter import HeadMemory, recipe_of
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
@@ -58,26 +59,24 @@ class Both:
             row.cached += emitted
             row.rounds += 1
 
-    def draft(self, asked: Sequence[Asked]) -> tuple[Draft, Draft]:
-        """In one call, then step by step."""
-        rows = [each.row for each in asked]
-        begins = self.memory.take_unread(rows)
-        at_once = self.layer.grow(asked, begins, self.support, self.memory.has_read).settled()
-        scores_along(self.layer, self.memory, rows)
-        scores, known = self.layer.scores, self.support.tokens.tolist()
-        return at_once, grow(asked, scores, self.layer.go_on, known)[0]
+    def draft(self, orders: Sequence[RowOrder]) -> tuple[list[Draft], list[Draft]]:
+        """Drafts made in one call, then step by step."""
+        recipe = recipe_of(self.layer, self.support, self.memory)
+        at_once = KernelDrafting(recipe, PenaltiesOfRows(WORDS), len(orders)).grow(orders)
+        scores_along(self.layer, self.memory, [order.row for order in orders])
+        return at_once, grow(orders, self.layer.scores, self.layer.expand, self.support.tokens.tolist())[0]
 
 
-def assert_alike(ours: Draft, theirs: Draft) -> None:
-    assert (ours.tokens, ours.lengths, ours.buckets) == (theirs.tokens, theirs.lengths, theirs.buckets)
-    assert (ours.trees, ours.steps) == (theirs.trees, theirs.steps)
-    assert (ours.q is None) == (theirs.q is None)
-    if ours.q is None or theirs.q is None:
-        return
-    assert ours.q.shape == theirs.q.shape
-    for i, tree in enumerate(ours.trees or ()):
-        for node in set(tree.parents):
-            assert torch.equal(ours.q[i, node], theirs.q[i, node])
+def assert_alike(ours: Sequence[Draft], theirs: Sequence[Draft]) -> None:
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one.tokens, one.tree, one.buckets, one.steps) == (other.tokens, other.tree, other.buckets, other.steps)
+        if one.q is None or other.q is None:
+            assert one.q is None
+            assert other.q is None or not len(other.tree)
+            continue
+        assert one.q.shape == other.q.shape
+        for node in set(one.tree.parents):
+            assert torch.equal(one.q[node], other.q[node])
 
 
 def budget(chance: random.Random) -> Budget | None:
@@ -95,8 +94,8 @@ def _rates(factor: float) -> dict[int, float]:
     return {bucket: min(1.0, rate * factor) for bucket, rate in EXPECTED.items()}
 
 
-def case(both: Both, chance: random.Random, count: int) -> list[Asked]:
-    """Rows that ask for anything."""
+def case(both: Both, chance: random.Random, count: int) -> list[RowOrder]:
+    """Orders of any kind."""
     gammas = [chance.choice((1, 2, 3, 4, 8, 12, 16)) for _ in range(count)]
     stated = [chance.choice((None, gamma)) for gamma in gammas]
     requests = [
@@ -104,26 +103,26 @@ def case(both: Both, chance: random.Random, count: int) -> list[Asked]:
         for i, gamma in enumerate(stated)
     ]
     both.admit([chance.randrange(2, COLUMNS - 40) for _ in range(count)], requests, chance)
-    return [Asked(row, gamma, budget(chance)) for row, gamma in zip(both.rows, gammas, strict=True)]
+    return [RowOrder(row, gamma, budget(chance)) for row, gamma in zip(both.rows, gammas, strict=True)]
 
 
 def test_one_call_gives_what_steps_give() -> None:
     chance, both = random.Random(5), Both()
-    sizes, steps = set[int](), set[int | None]()
+    sizes, steps = set[int](), set[int]()
     for _ in range(60):
-        asked = case(both, chance, chance.randrange(1, 4))
+        orders = case(both, chance, chance.randrange(1, 4))
         for emitted in (0, 1, 3):
             both.advance(emitted, chance)
-            ours, theirs = both.draft(asked)
+            ours, theirs = both.draft(orders)
             assert_alike(ours, theirs)
-            sizes |= set(ours.lengths)
-            steps.add(ours.steps)
+            sizes |= {len(draft.tree) for draft in ours}
+            steps |= {draft.steps for draft in ours}
     assert {0, 1, MAX_GAMMA} <= sizes, "the trees must differ for this to show anything"
     assert {1, 8} <= steps
 
 
 def test_every_instruction_set_grows_the_same_trees() -> None:
-    found: list[list[Draft]] = []
+    found: list[list[list[Draft]]] = []
     try:
         for variant in variants_of(library()):
             use(library(), variant)
@@ -143,9 +142,9 @@ def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
     both.tapped[1, 5:] = torch.nan
     requests = [Request(f"{i}", prompt_ids=(1,), sampling=SAMPLINGS[1 - i % 2]) for i in range(3)]
     both.admit([20, 20, 20], requests, chance)
-    ours, theirs = both.draft([Asked(row, 4, None) for row in both.rows])
+    ours, theirs = both.draft([RowOrder(row, 4) for row in both.rows])
     assert_alike(ours, theirs)
-    assert ours.lengths[1] == 0 < ours.lengths[0]
+    assert len(ours[1].tree) == 0 < len(ours[0].tree)
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -158,13 +157,13 @@ def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float)
     both.admit([30, 20], requests, chance)
     row = both.rows[0]
     row.text = Detokenizer(None, ())
-    free = Budget([0.001 * n for n in range(MAX_GAMMA + 1)], 0.001, EXPECTED, line=4)
-    draft, reference = both.draft([Asked(row, 4, free), Asked(both.rows[1], 4, free)])
-    assert draft.tokens[1] == reference.tokens[1]
-    assert draft.trees[0].depth == 4
-    assert all(token % 2 for token in draft.tokens[0])
-    for node in range(1, len(draft.trees[0]) + 1):
-        path = [draft.tokens[0][each - 1] for each in draft.trees[0].path(node)]
+    free = Budget([0.001 * n for n in range(MAX_GAMMA + 1)], 0.001, EXPECTED, required=4)
+    (draft, other), reference = both.draft([RowOrder(row, 4, free), RowOrder(both.rows[1], 4, free)])
+    assert other.tokens == reference[1].tokens
+    assert draft.tree.depth == 4
+    assert all(token % 2 for token in draft.tokens)
+    for node in range(1, len(draft.tree) + 1):
+        path = [draft.tokens[each - 1] for each in draft.tree.path(node)]
         if not temperature:
             assert len({*path, *row.tokens}) == len(path) + len({*row.tokens})
 
@@ -175,4 +174,4 @@ def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
     row = both.rows[0]
     row.tokens[-1] = WORDS
     with pytest.raises(KernelError, match="the id of token 18 is not in the vocabulary"):
-        both.draft([Asked(row, 4, None)])
+        both.draft([RowOrder(row, 4)])

@@ -6,10 +6,9 @@ import torch
 
 from specchat.engine import Request, Sampling
 from specchat.engine.decoding.acceptance import Drafted, accept
-from specchat.engine.decoding.drafter import Budget
-from specchat.engine.decoding.proposal import Draft, Support
+from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
+from specchat.engine.decoding.tree_growth import EXPECTED, grow
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
-from specchat.engine.drafters.tree_growth import EXPECTED, Asked, grow
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from tests.engine.decoding.test_acceptance import tokens_of
@@ -45,17 +44,17 @@ def grown(text: Text, seed: int, budget: Budget) -> Draft:
         best = logits.softmax(-1).topk(4)
         return Scores(logits, best.indices.int().numpy(), best.values.numpy())
 
-    def go_on(places: Sequence[TreePlace], _: Sequence[int]) -> Scores:
+    def expand(places: Sequence[TreePlace], _: Sequence[int]) -> Scores:
         drafted.update({place.column: place.token for place in places})
         return scores([[drafted[column] for column in (*place.path, place.column)] for place in places])
 
-    return grow([Asked(row, 3, budget)], scores([[]]), go_on, range(WORDS))[0]
+    return grow([RowOrder(row, 3, budget)], scores([[]]), expand, range(WORDS))[0][0]
 
 
 def test_what_comes_out_has_the_targets_distribution() -> None:
     text, budget, trials = Text(), Budget([0.1 * n for n in range(18)], 0.05, EXPECTED), 1200
     made = [grown(text, seed, budget) for seed in range(trials)]
-    trees = [draft.trees[0] for draft in made]
+    trees = [draft.tree for draft in made]
     sizes = {len(tree) for tree in trees}
     assert len(sizes) > 1, "the drafts must differ for this to show anything"
     longest = max(sizes)
@@ -63,10 +62,10 @@ def test_what_comes_out_has_the_targets_distribution() -> None:
     q = torch.zeros(trials, longest + 1, WORDS)
     p = torch.zeros(trials, longest + 1, WORDS)
     for i, (draft, tree) in enumerate(zip(made, trees, strict=True)):
-        tokens = draft.tokens[0]
+        tokens = draft.tokens
         drafted[i, : len(tree)] = torch.tensor(tokens)
         for node in set(tree.parents):
-            q[i, node] = draft.q[0, node]
+            q[i, node] = draft.q[node]
         for node in range(len(tree) + 1):
             path = [tokens[n - 1] for n in tree.path(node)]
             p[i, node] = text.p[len(path)][text.place(path)]

@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.packed_acceptance import PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.decoding.proposal import Support
+from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graphs import Graphs
@@ -49,8 +48,7 @@ class Pair:
         self.torch = TorchLayer(
             head, scores, lambda tokens: embedding.weight[tokens], BlockPool(3, COLUMNS), window=WINDOW
         )
-        penalties = PenaltiesOfRows(WORDS)
-        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), penalties, WINDOW)
+        self.packed = PackedLayer(head, scores.matrix, embedding.matrix, BlockPool(3, COLUMNS), WINDOW)
         self.tapped = torch.randn(3, COLUMNS, SHAPE.hidden * len(SHAPE.taps))
 
     def remembering(self, layer: HeadLayer) -> tuple[HeadMemory, list[SequenceState]]:
@@ -117,15 +115,15 @@ def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when(method:
             assert torch.equal(one[0], all_rows[i])
 
 
-def test_a_step_may_go_on_from_any_places_of_the_step_before() -> None:
+def test_a_step_may_continue_from_any_places_of_the_step_before() -> None:
     pair = Pair()
     memory, rows = pair.remembering(pair.packed)
     scores_along(pair.packed, memory, rows)
     first, last = ((row.slot, len(row.tokens) - 1) for row in (rows[0], rows[2]))
-    mixed = pair.packed.go_on(
+    mixed = pair.packed.expand(
         [TreePlace(*first, 5, 1, ()), TreePlace(*first, 8, 2, ()), TreePlace(*last, 5, 1, ())], [0, 0, 2]
     ).logits
-    deeper = pair.packed.go_on([TreePlace(*last, 9, 2, (1,)), TreePlace(*first, 9, 3, (1,))], [2, 0]).logits
+    deeper = pair.packed.expand([TreePlace(*last, 9, 2, (1,)), TreePlace(*first, 9, 3, (1,))], [2, 0]).logits
     for slot, place, deep in ((0, 0, 1), (2, 2, 0)):
         memory, rows = pair.remembering(pair.packed)
         _, one, two = scores_along(pair.packed, memory, [rows[slot]], chain(3), torch.tensor([[5, 9, 0]]))

@@ -30,8 +30,8 @@ def _small_copy_and_own_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
     target, draft = tiny_model(), tiny_model(num_hidden_layers=1)
     options = BenchOptions(
-        **QUICK, target=str(target), draft=str(draft), prompts=("chat",), gammas=("4",), batches=(1, 2),
-        peers=("transformers", "llama.cpp"),
+        **QUICK, target=str(target), draft=str(draft), tokenizer=str(target), prompts=("chat",), gammas=("4",),
+        batches=(1, 2), peers=("transformers", "llama.cpp"),
     )  # fmt: skip
     report = run(options, lambda _line: None)
     peers = [(peer.batch, peer.name, peer.gamma) for peer in report.peers]

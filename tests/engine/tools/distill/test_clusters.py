@@ -29,7 +29,7 @@ def test_tokens_that_are_alike_are_in_one_cluster_and_the_likeliest_are_found() 
 
 
 def test_a_head_is_saved_with_clusters_and_trained_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clusters, "_FEWEST", 4)
+    monkeypatch.setattr(clusters, "FEWEST", 4)
     torch.manual_seed(0)
     model = tiny_model()
     draft = Eagle(model)

@@ -34,6 +34,7 @@ from tests.engine.hybrids import hybrid
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
 from tests.tiny_model import write_tiny_model
+from tests.waiting import until
 
 _REACHED = HeadAcceptance(0.5, (0.5,), 1.5)
 
@@ -45,9 +46,9 @@ def _clock() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (training, trainer):
             patch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: next(ticks) / 2))
-        patch.setattr(training, "_LEAST_TOKENS", 300)
+        patch.setattr(training, "LEAST_TOKENS", 300)
         patch.setattr(trainer, "LENGTH", 40)
-        patch.setattr(training, "_MAX_TOKENS", 8)
+        patch.setattr(training, "MAX_TOKENS", 8)
         patch.setattr(training, "load_prompts", lambda names: [load_prompts(names)[0].first(8)])
         yield
 
@@ -162,16 +163,15 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
             trainer.CHECKPOINT_S = 0.5
             make(target, out, 0.12)
             os._exit(1)
-        while not (out / WORK / wanted).is_file():
-            assert os.waitpid(child, os.WNOHANG) == (0, 0)
-            time.sleep(0.05)
+        until(lambda: (out / WORK / wanted).is_file() or os.waitpid(child, os.WNOHANG) != (0, 0))  # noqa: B023
+        assert (out / WORK / wanted).is_file(), "the child has ended"
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     tokens = Corpus(out / WORK).tokens
     checkpoint = torch.load(out / WORK / "training.pt", weights_only=True)
     spent = json.loads((out / WORK / "distill.json").read_text())["text_seconds"] + checkpoint["seconds"]
     assert spent > checkpoint["seconds"]
-    monkeypatch.setattr(training, "_TEXT_SHARE", 0.0)
+    monkeypatch.setattr(training, "TEXT_SHARE", 0.0)
     card = make(target, out, spent / 60 + 0.03)
     assert card.tokens == tokens
     assert card.steps > checkpoint["steps"]
@@ -189,7 +189,7 @@ def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
 
 
 def test_training_begins_with_a_head(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "AGAIN", 0.0)
+    monkeypatch.setattr(training, "CONTINUED_RATE", 0.0)
     before, out = {file.name: file.read_bytes() for file in head.iterdir()}, tmp_path / "head"
     made = make(target, out, begin=str(head))
     assert {file.name: file.read_bytes() for file in head.iterdir()} == before
@@ -319,7 +319,7 @@ def test_a_folder_with_something_else_is_left_alone(target: Path) -> None:
 
 
 def test_stored_replies_are_learnt(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_LEAST_OF_CHATS", 300)
+    monkeypatch.setattr(training, "LEAST_OF_CHATS", 300)
     chats, out = tmp_path / "chats.jsonl", tmp_path / "out"
     reply = "the quick brown fox jumps over the lazy dog and the dog sleeps " * 3
     said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": reply}]
@@ -339,7 +339,7 @@ def test_stored_replies_are_learnt(target: Path, head: Path, tmp_path: Path, mon
 def test_chats_that_are_deleted_between_two_calls_are_not_learnt_from(
     target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_LEAST_OF_CHATS", 30)
+    monkeypatch.setattr(training, "LEAST_OF_CHATS", 30)
     corpus = Corpus(tmp_path / "out" / WORK)
     chats = tmp_path / "chats.jsonl"
     said = [{"role": "user", "content": "the fox"}, {"role": "assistant", "content": "the lazy dog sleeps " * 8}]

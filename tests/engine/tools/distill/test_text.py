@@ -122,8 +122,8 @@ def test_states_and_totals_are_those_of_one_pass() -> None:
 def test_the_most_frequent_tokens_are_drafted(
     tokens: list[int], before: list[int] | None, chosen: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_LEAST_TOKENS", 1)
-    monkeypatch.setattr(training, "_VOCABULARY", (100, 4))
+    monkeypatch.setattr(training, "LEAST_TOKENS", 1)
+    monkeypatch.setattr(training, "VOCABULARY", (100, 4))
     corpus, size = Corpus(tmp_path), len(tokens)
     corpus.add([Conversation(torch.tensor(tokens).int(), torch.ones(size) > 0, torch.zeros(size, 1), torch.ones(size))])
     known = None if before is None else torch.tensor(before)

@@ -54,7 +54,7 @@ def test_loss_gradient_and_acceptance_are_those_of_the_definition(
     vocabulary = whole[:20]
     hidden, drafted = torch.randn(30, 8), torch.randn(30, 8, requires_grad=True)
     counted = torch.rand(30) > 0.3
-    monkeypatch.setattr(trainer, "_CHUNK", 7)
+    monkeypatch.setattr(trainer, "CHUNK", 7)
     totals = (hidden @ whole.T).logsumexp(-1)
     loss, overlap = ChunkedLoss.apply(drafted, vocabulary, hidden, totals, counted, losses)
     loss.backward()

@@ -11,32 +11,30 @@ Other tokens are not drawn: the whole tree is known, and its best tokens are kep
 token is offered after a node, or none.
 
 This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
-(`engine.drafters.kernel_growth`), bit by bit the same, and has its row's bias and penalties, which the reference
+(`engine.backends.kernel_drafting`), bit by bit the same, and has its row's bias and penalties, which the reference
 leaves to the target.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import accumulate
 from operator import add, sub
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from specchat.engine.decoding.drafter import Budget
-from specchat.engine.decoding.proposal import Draft, Support, join
+from specchat.engine.decoding.draft import Budget, Draft, RowOrder
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.kernels.sampling import DrawRequest
-from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.rng import Stream, uniforms
@@ -57,45 +55,11 @@ LEAST = 0.02
 HOPE = 0.6
 """Chance of the likeliest token after one that was accepted, on average: what continuing after a token may bring."""
 
-Kind = TypeVar("Kind", bound=Hashable)
 Draw = Callable[[DrawRequest], Sequence[int]]
 """Draws tokens: their places, fewer where no weight was left."""
-GoOn = Callable[[list[TreePlace], list[int]], Scores]
+Expand = Callable[[list[TreePlace], list[int]], Scores]
 """Scores what follows n drafted tokens, those of a row next to each other, and which of the places scored in the step
 before each follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """Limits of one row's tree."""
-
-    row: SequenceState
-    gamma: int
-    """Positions."""
-    budget: Budget | None
-    """Its measured costs; None if fixed ones apply."""
-    text: TextMemory | None = None
-    """Text that the kernels draft from where it repeats."""
-
-    @property
-    def settled(self) -> Budget:
-        """Its costs; fixed ones if `budget` is None."""
-        return self.budget or repeatable(0 if self.row.request.gamma is None else self.gamma)
-
-    @property
-    def depth(self) -> int:
-        """Positions of a tree."""
-        return min(self.gamma, LONGEST)
-
-
-@lru_cache
-def repeatable(line: int = 0) -> Budget:
-    """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them.
-
-    Args:
-        line: as in `Budget`.
-    """
-    return Budget([0.07 * n for n in range(MAX_GAMMA + 1)], 0.04, EXPECTED, line, repeatable=True)
 
 
 def may_branch(row: SequenceState) -> bool:
@@ -103,20 +67,19 @@ def may_branch(row: SequenceState) -> bool:
     return row.request.sampling.lossless
 
 
-def draft_apart(kinds: Sequence[Kind], draft: Callable[[Kind, list[int]], Draft], device: torch.device) -> Draft:
-    """One draft for rows of several kinds.
+def budget_of(order: RowOrder) -> Budget:
+    """Costs of an order: measured ones, or else fixed ones."""
+    return order.budget or fixed_budget(0 if order.row.request.gamma is None else order.gamma)
+
+
+@lru_cache
+def fixed_budget(required: int = 0) -> Budget:
+    """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them.
 
     Args:
-        kinds: [B], of each row.
-        draft: for the rows of one kind; has buckets.
-        device: of the target.
+        required: as in `Budget`.
     """
-    alike: dict[Kind, list[int]] = {}
-    for i, kind in enumerate(kinds):
-        alike.setdefault(kind, []).append(i)
-    if len(alike) == 1:
-        return draft(kinds[0], alike[kinds[0]])
-    return join([(mine, draft(kind, mine).settled()) for kind, mine in alike.items()], len(kinds), device)
+    return Budget([0.07 * n for n in range(MAX_GAMMA + 1)], 0.04, EXPECTED, required, repeatable=True)
 
 
 def by_kernels(wanted: DrawRequest) -> list[int]:
@@ -172,14 +135,14 @@ class Growth:
         self.budget, self._depth, self._drawn = budget, depth, drawn
         self._floor = max(min(map(sub, budget.passes[1:], budget.passes)), LEAST)
         """No token is cheaper."""
-        self._final = drawn or budget.line > 0
+        self._final = drawn or budget.required > 0
         """Whether what is offered stays; else the best of it is kept in the end."""
         self.tokens: list[int] = []
         self._offered: list[Offered] = []
         """The offer of each of these tokens."""
         self._columns: dict[int, int] = {}
         """Of each token that has been expanded, the column where the drafter's memory has it."""
-        self._line = 0
+        self._required = 0
         """The last token that is drafted regardless of its cost."""
         self._level = 0
 
@@ -195,9 +158,9 @@ class Growth:
         found.sort(key=lambda each: -each.chance)
         kept: list[Offered] = []
         for each in found:
-            on_line = self._level <= self.budget.line and each.rank == 0 and each.node.place == self._line
+            is_required = self._level <= self.budget.required and each.rank == 0 and each.node.place == self._required
             room = not self._final or len(self.tokens) + len(kept) < MAX_GAMMA
-            if room and (on_line or each.chance > self._price(len(kept))):
+            if room and (is_required or each.chance > self._price(len(kept))):
                 kept.append(each)
         return sorted(kept, key=lambda each: (each.node.place, each.rank))
 
@@ -214,12 +177,12 @@ class Growth:
             return [], 0.0
         price = self._price(0)
         found: list[tuple[float, int, Offered]] = []
-        line, self._line = self._line, 0
+        before, self._required = self._required, 0
         for place, each in enumerate(added, first):
             worth = each.chance * HOPE - price
-            on_line = self._level < self.budget.line and each.rank == 0 and each.node.place == line
-            if on_line:
-                self._line, worth = place, max(worth, 0.0) + self.budget.step
+            is_required = self._level < self.budget.required and each.rank == 0 and each.node.place == before
+            if is_required:
+                self._required, worth = place, max(worth, 0.0) + self.budget.step
             if worth > 0:
                 found.append((worth, place, each))
         found = sorted(found, key=lambda one: -one[0])[: MAX_GAMMA - len(self._columns)]
@@ -282,21 +245,20 @@ class Growth:
 
 
 def grow(
-    asked: Sequence[Asked], scores: Scores, go_on: GoOn, known: Sequence[int], draw: Draw = by_kernels
-) -> tuple[Draft, list[Growth]]:
+    orders: Sequence[RowOrder], scores: Scores, expand: Expand, known: Sequence[int], draw: Draw = by_kernels
+) -> tuple[list[Draft], list[Growth]]:
     """The trees of B rows, and how each has grown.
 
     Args:
-        asked: [B].
+        orders: [B].
         scores: of each row's last token.
-        go_on: scores what follows drafted tokens.
+        expand: scores what follows drafted tokens.
         known: the V' tokens that can be drafted.
         draw: draws tokens.
     """
-    rows = [each.row for each in asked]
-    drawn = [row.draws for row in rows]
-    growths = [Growth(each.settled, each.depth, drawn=drawn[i]) for i, each in enumerate(asked)]
-    q = torch.empty(len(rows), MAX_GAMMA, len(known)) if any(drawn) else None
+    rows = [order.row for order in orders]
+    growths = [Growth(budget_of(order), min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
+    q = [torch.empty(MAX_GAMMA, len(known)) if row.draws else None for row in rows]
     steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
     while any(nodes):
         steps += 1
@@ -304,43 +266,26 @@ def grow(
         promises = []
         for i, growth in enumerate(growths):
             added = growth.offers(nodes[i], shares)
-            if q is not None and drawn[i]:
-                added = _draw(rows[i], growth, added, scores.logits, q[i], known, draw)
+            if (own := q[i]) is not None:
+                added = _draw(rows[i], growth, added, scores.logits, own, known, draw)
             else:
                 for each in added:
                     growth.add(each, known[best[each.node.source][each.rank]])
             promises.append(growth.promising(added))
         nodes, places, sources = [[] for _ in rows], list[TreePlace](), list[int]()
-        for i in going_on(growths, [gain for _, gain in promises]):
+        for i in choose_expanded(growths, [gain for _, gain in promises]):
             for place, each in promises[i][0]:
                 path, token, column = each.node.path, growths[i].tokens[place - 1], growths[i].next_column(place)
                 nodes[i].append(Node(place, each.chance, len(places), (*path, column)))
                 places.append(TreePlace(rows[i].slot, len(rows[i].tokens) - 1, token, column, path))
                 sources.append(each.node.source)
         if places:
-            scores = go_on(places, sources)
-    return draft_of([growth.tree() for growth in growths], drawn, q, None, steps).trimmed(), growths
-
-
-def draft_of(
-    trees: Sequence[tuple[list[int], list[int], Tree]],
-    drawn: list[bool],
-    q: Tensor | None,
-    support: Support | None,
-    steps: int,
-) -> Draft:
-    """The draft of B rows: tokens, buckets and tree of each, and what the tokens of drawn rows were drawn from."""
-    if q is not None and not all(drawn):  # even an empty mask would wake torch's threads next to those of the kernels
-        q[[not each for each in drawn]] = 0
-    return Draft(
-        [tokens for tokens, _, _ in trees],
-        [tree for _, _, tree in trees],
-        q,
-        support,
-        None if q is None else drawn,
-        [buckets for _, buckets, _ in trees],
-        steps,
-    )
+            scores = expand(places, sources)
+    drafts = []
+    for growth, own in zip(growths, q, strict=True):
+        tokens, buckets, tree = growth.tree()
+        drafts.append(Draft(tokens, tree, own if own is None else own[: tree.inner], buckets=buckets, steps=steps))
+    return drafts, growths
 
 
 def _draw(
@@ -386,11 +331,11 @@ def _added_up(values: Iterable[float]) -> float:
     return reduce(add, values, 0.0)
 
 
-def going_on(growths: Sequence[Growth], gains: Sequence[float]) -> list[int]:
+def choose_expanded(growths: Sequence[Growth], gains: Sequence[float]) -> list[int]:
     """Which rows take one more draft step: rows that may use measured costs share it, the others decide alone."""
-    alone = [i for i, growth in enumerate(growths) if growth.budget.repeatable]
-    together = [i for i, growth in enumerate(growths) if not growth.budget.repeatable]
-    going = [i for i in alone if gains[i] and gains[i] >= growths[i].budget.step]
-    if _added_up(gains[i] for i in together) > _added_up(growths[i].budget.step for i in together):
-        going += [i for i in together if gains[i]]
-    return sorted(going)
+    repeatable = [i for i, growth in enumerate(growths) if growth.budget.repeatable]
+    sharing = [i for i, growth in enumerate(growths) if not growth.budget.repeatable]
+    expanded = [i for i in repeatable if gains[i] and gains[i] >= growths[i].budget.step]
+    if _added_up(gains[i] for i in sharing) > _added_up(growths[i].budget.step for i in sharing):
+        expanded += [i for i in sharing if gains[i]]
+    return sorted(expanded)

@@ -1,0 +1,183 @@
+"""Drafts that the kernels make by a recipe: at the beginning of a round, or in a call of their own."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from ctypes import addressof, c_int64
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.decoding.draft import Draft, RowOrder, Source
+from specchat.engine.decoding.drafter import HeadRecipe, Recipe
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
+from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, budget_of, fixed_budget
+from specchat.engine.kernels.draft_head import c_reads
+from specchat.engine.kernels.library import library
+from specchat.engine.kernels.sampling import c_settings
+from specchat.engine.kernels.structures import CGrowing, CGrowth
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sampling.rng import Stream
+
+_EDGES = array("d", EDGES)
+
+
+class KernelDrafting:
+    """`sk_growing` of B rows and what has to live as long; used again for each round.
+
+    Args:
+        recipe: of the drafts.
+        penalties: bias and penalties of rows.
+        count: B.
+    """
+
+    def __init__(self, recipe: Recipe, penalties: PenaltiesOfRows, count: int) -> None:
+        self._recipe, self._penalties = recipe, penalties
+        self._q: Tensor | None = None
+        """[B, `MAX_GAMMA`, V'], distributions that tokens are drawn from."""
+        self._rows = (CGrowth * count)()
+        self._given: Sequence[Draft | None] = ()
+        self._stepping: Sequence[int] = ()
+        """Rows (by index) that a head takes draft steps for."""
+        self._kept: list[object] = []
+        self.support = recipe.head.support if recipe.head else None
+        known, places = (part.data_ptr() for part in self.support) if self.support else (None, None)
+        self.c = CGrowing(
+            row_count=count,
+            rows=self._rows,
+            known=known,
+            places=places,
+            vocabulary=penalties.vocabulary,
+            edges=_EDGES.buffer_info()[0],
+            edge_count=len(EDGES),
+            longest=MAX_GAMMA,
+            branches=BRANCHES,
+            least=LEAST,
+            hope=HOPE,
+            stream=Stream.DRAFT,
+        )
+        if recipe.text:
+            self.c.marks, self.c.text_grade = recipe.text.marks.buffer_info()[0], recipe.text.first
+
+    def fill(self, orders: Sequence[RowOrder], given: Sequence[Draft | None] = ()) -> None:
+        """Set what is to be drafted.
+
+        Args:
+            orders: [B].
+            given: [B], drafts that are known already; None for rows that the kernels draft for. Empty if all are.
+        """
+        self._given, self._kept = given or [None] * len(orders), []
+        for i, (order, draft) in enumerate(zip(orders, self._given, strict=True)):
+            if draft is None:
+                self._fill_row(self._rows[i], order)
+            else:
+                self._rows[i] = CGrowth(given=1)
+        self.c.read_count, self.c.threads = 0, torch.get_num_threads()
+        head = self._recipe.head
+        # A head has read nothing of a text of one token.
+        self._stepping = [
+            i for i, order in enumerate(orders) if self._given[i] is None and order.gamma and len(order.row.tokens) > 1
+        ]
+        if head and self._stepping:
+            begins = head.take_unread([orders[i].row for i in self._stepping])
+            for i, begin in zip(self._stepping, begins, strict=True):
+                self._fill_head(i, orders[i], head, begin)
+            states = head.take_states()
+            self._kept.append(states)
+            if states:
+                self.c.read_count, self.c.read = len(states), c_reads(states, head.width)
+
+    def _fill_row(self, growth: CGrowth, order: RowOrder) -> None:
+        """Set prices, and the text of a row if it is drafted from."""
+        row, text = order.row, self._recipe.text
+        budget = budget_of(order) if self._recipe.head else order.budget or fixed_budget(order.gamma)
+        numbers = budget.numbers
+        self._kept.append(numbers)
+        growth.given, growth.slot, growth.depth, growth.room = 0, row.slot, 0, min(row.room, MAX_GAMMA)
+        growth.required, growth.repeatable, growth.step = budget.required, budget.repeatable, budget.step
+        growth.passes = numbers.buffer_info()[0]
+        growth.begin, growth.end, growth.number = 0, 0, row.rounds
+        growth.text, growth.sampling, growth.q, growth.penalties = None, None, None, None
+        # Fixed prices have no rates of texts, which a draft of fixed length does not need.
+        if text and order.drafts and (budget.required or len(budget.rates) > text.first):
+            memory = text.memory(row)
+            self._kept.append(memory)
+            growth.text, growth.text_count, growth.text_least = memory.address, memory.count, text.least
+            growth.text_rates = growth.passes + 8 * (len(budget.passes) + text.first)
+            growth.text_repeat_rates = growth.text_rates + 8 * len(budget.rates)
+
+    def _fill_head(self, i: int, order: RowOrder, head: HeadRecipe, begin: int) -> None:
+        """Set what a head needs to grow a row's tree; `begin` is the first place that it has to read."""
+        growth, row = self._rows[i], order.row
+        growth.depth = min(order.gamma, head.deepest, LONGEST)
+        growth.first_grade = GRADES if row.draws else 0
+        # The last place is scored even where it has been read.
+        begin = min(begin, len(row.tokens) - 2)
+        ids = array("q", row.tokens[begin + 1 :])
+        self._kept.append(ids)
+        growth.begin, growth.end, growth.ids = begin, begin + len(ids), ids.buffer_info()[0]
+        growth.rates = growth.passes + 8 * (MAX_GAMMA + 1 + growth.first_grade)
+        growth.penalties = self._penalties.of(row).c() if row.adjusts else None
+        growth.seed = row.seed
+        if row.draws:
+            if self._q is None:
+                self._q = torch.empty(len(self._rows), MAX_GAMMA, len(head.support.tokens))
+            growth.sampling = c_settings(row.request.sampling)
+            growth.q = self._q.data_ptr() + 4 * i * self._q.stride(0)
+
+    def write_to(self, addresses: Sequence[int]) -> CGrowing:
+        """The structure, with addresses of memory [3, longest], int64, for each row's tokens, parents and grades."""
+        for row, address in zip(self._rows, addresses, strict=True):
+            row.drafted = address
+        return self.c
+
+    def grow(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        """Draft without a pass of the target, in one call.
+
+        Raises:
+            KernelError: a slot or column does not exist.
+        """
+        self.fill(orders)
+        size, head = 3 * MAX_GAMMA, self._recipe.head
+        memory = (c_int64 * (size * len(orders)))()
+        places = [addressof(memory) + 8 * size * i for i in range(len(orders))]
+        library().c.sk_head_grow(head and head.address, self.write_to(places))
+        grown = []
+        for row, first in zip(self._rows, range(0, len(memory), size), strict=True):
+            starts = range(first, first + size, MAX_GAMMA)
+            tokens, parents, buckets = (memory[start : start + row.count] for start in starts)
+            grown.append((tokens, parents, buckets))
+        # The memory of its distributions is that of the next draft, which may be one of the same round.
+        drafts = self.drafts(grown, self.c.steps)
+        return [draft if draft.q is None else replace(draft, q=draft.q.clone()) for draft in drafts]
+
+    def drafts(self, grown: Sequence[tuple[list[int], list[int], list[int]]], steps: int) -> list[Draft]:
+        """The draft of each row.
+
+        Args:
+            grown: [B], tokens, parents and buckets of each.
+            steps: draft steps that were taken.
+        """
+        if head := self._recipe.head:
+            for i in self._stepping:
+                head.has_read(self._rows[i].slot, self._rows[i].begin)
+        return [given or self._draft(i, *grown[i], steps) for i, given in enumerate(self._given)]
+
+    def _draft(self, i: int, tokens: list[int], parents: list[int], buckets: list[int], steps: int) -> Draft:
+        text, head = self._recipe.text, self._recipe.head
+        from_text = bool(text and buckets and buckets[0] >= text.first)
+        by_head, tree = head is not None and i in self._stepping and not from_text, tree_from(tuple(parents))
+        maker = text if from_text else head
+        drawn = by_head and bool(tokens and self._rows[i].q)
+        return Draft(
+            tokens,
+            tree,
+            self._q[i, : tree.inner] if drawn and self._q is not None else None,
+            self.support,
+            buckets,
+            steps if by_head else 0,
+            (Source(maker.name),) if maker and self._recipe.named() else (),
+        )
