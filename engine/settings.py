@@ -24,13 +24,13 @@ class Applies(StrEnum):
     """When a change takes effect."""
 
     START = "start"
-    """When the models are loaded."""
+    """Models are loaded with it."""
     ROUND = "round"
-    """In the next round of running requests."""
+    """Running requests have it from their next round on."""
     REQUEST = "request"
-    """In the next request."""
+    """The next request has it."""
     SCREEN = "screen"
-    """At once, and on the screen only."""
+    """Only the screen changes, and at once."""
 
 
 class Rule(NamedTuple):
@@ -91,7 +91,7 @@ class Setting:
 
 
 def setting(default: Any, *described: Any, **more: Any) -> Any:
-    """A field of a dataclass with a description; the arguments after the default are those of `Setting`."""
+    """A field of a dataclass with a description; `Setting` has the arguments after the default."""
     return field(default=default, metadata={_KEY: Setting(*described, **more)})
 
 

@@ -22,7 +22,8 @@ from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import AUTO, TABLE
 from specchat.app.settings.settings_file import PHRASES
 from specchat.app.ui.action_table import SLASH_COMMANDS
-from specchat.engine import Applies, Setting
+from specchat.app.ui.widgets.control_list import IN_EFFECT
+from specchat.engine import Setting
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "assets" / "shell"
@@ -46,12 +47,6 @@ HEAD = (
     "| key | meaning | values | default | in effect | option | command | field of `serve` |",
     "| --- | --- | --- | --- | --- | --- | --- | --- |",
 )
-IN_EFFECT = {
-    Applies.START: "when models are loaded",
-    Applies.ROUND: "from the next round on",
-    Applies.REQUEST: "from the next reply on",
-    Applies.SCREEN: "at once",
-}
 
 
 def files() -> dict[str, str]:

@@ -34,6 +34,9 @@ class Had(StrEnum):
     NEITHER = "neither"
 
 
+_HAD = {(True, True): Had.BOTH, (True, False): Had.ONLY_A, (False, True): Had.ONLY_B, (False, False): Had.NEITHER}
+
+
 class AlignedReply:
     """The tokens of a reply, and which of two drafters drafted each of them.
 
@@ -44,7 +47,7 @@ class AlignedReply:
 
     def __init__(self, texts: Sequence[str], alignment: Alignment) -> None:
         self.alignment = alignment
-        self.had = [_had(one.predicted, other.predicted) for one, other in zip(*alignment.places, strict=True)]
+        self.had = [_HAD[one.predicted, other.predicted] for one, other in zip(*alignment.places, strict=True)]
         """The drafters of each token."""
         self.texts = list(texts[: len(self.had)])
         self.counts = Counter(self.had)
@@ -59,12 +62,6 @@ def said_texts(reply: Reply) -> list[str]:
     """The text of each emitted token of a reply."""
     unsaid = (Fate.REJECTED, Fate.DISCARDED)
     return [token.text for record in reply.rounds for token in record.tokens() if token.fate not in unsaid]
-
-
-def _had(one: bool, other: bool) -> Had:
-    if one:
-        return Had.BOTH if other else Had.ONLY_A
-    return Had.ONLY_B if other else Had.NEITHER
 
 
 class SecondReading:

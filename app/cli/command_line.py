@@ -86,7 +86,7 @@ def chat(
     else:
         from specchat.app.cli.commands.chat import open_chat
 
-        # Side by side, options of an engine are those of the lane on this machine.
+        # Side by side, options of an engine belong to the lane on this machine.
         options.check(given, None if side_by_side else attach)
         both = None
         if side_by_side:
@@ -116,13 +116,13 @@ def ask(
     from specchat.app.cli.question import Question
 
     options.check(given, attach)
-    asked = Question(question, **parts)
+    whole = Question(question, **parts)
     if beams is not None:
         for name, value in (("attach", attach), ("trace", trace), *parts.items()):
             if value and name in ("attach", "trace", "save", "chat", "newest"):
                 raise UsageError(f"{options.flag(name)} does not go with --beams, which stores no reply: leave one out")
-        answer_with_beams(asked, given, beams, as_json=as_json)
-    elif answer(asked, given, as_json=as_json, trace=trace, attach=attach):
+        answer_with_beams(whole, given, beams, as_json=as_json)
+    elif answer(whole, given, as_json=as_json, trace=trace, attach=attach):
         raise typer.Exit(130)
 
 

@@ -36,7 +36,7 @@ _FLAGS = {
     "files": "file", "gammas": "gamma", "newest": "continue", "peers": "peer", "temperatures": "temperature",
     "values": "var",
 }  # fmt: skip
-"""Names of options that differ from those of the parameters."""
+"""Names of options that differ from the names of their parameters."""
 
 
 def opt(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:

@@ -37,7 +37,7 @@ class Question:
     logit_bias: tuple[tuple[int, float], ...] = ()
     """Token ids, and what is added to their logits."""
     dry_sequence_breakers: tuple[str, ...] | None = None
-    """Those of DRY; None for the usual ones, `NO_BREAKERS` for none."""
+    """Sequence breakers of DRY; None for the usual ones, `NO_BREAKERS` for none."""
     stop_repeats: bool = False
     """Whether a reply that repeats itself ends."""
     files: tuple[Path, ...] = ()

@@ -27,7 +27,7 @@ from specchat.engine import (
 
 CLOSING = "the reply was ended: the server is closing"
 GATHER_S = 0.002
-"""From the first event of a round to its delivery: the events of the other rows arrive in this time."""
+"""Time from the first event of a round to its delivery, in which the events of the other rows arrive."""
 PACE_S = 1 / 30
 """Shortest time between deliveries, except for the first and last events of replies."""
 
@@ -42,7 +42,8 @@ class Call:
         self.failure: ApiError | None = None
         """Why the call has failed: the client has disconnected, or time is up."""
         self._events: list[tuple[str, Event]] = []
-        self._waiting: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
+        """Set while there are events, or the call has failed."""
 
     @property
     def over(self) -> bool:
@@ -54,12 +55,12 @@ class Call:
         if isinstance(event, Finished):
             self.open.discard(request_id)
         self._events.append((request_id, event))
-        self._wake()
+        self._news.set()
 
     def fail(self, failure: ApiError) -> None:
         """Fail the call, which wakes `events`."""
         self.failure = self.failure or failure
-        self._wake()
+        self._news.set()
 
     async def events(self) -> list[tuple[str, Event]]:
         """The events since the last call, each with its request's id; waits for at least one.
@@ -67,21 +68,15 @@ class Call:
         Raises:
             ApiError: the call has failed, or the server is closing.
         """
-        if not self._events and self.failure is None:
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            except asyncio.CancelledError:  # by uvicorn, when `--drain` seconds have passed
-                raise ApiError(503, CLOSING) from None
+        try:
+            await self._news.wait()
+        except asyncio.CancelledError:  # by uvicorn, when `--drain` seconds have passed
+            raise ApiError(503, CLOSING) from None
         if self.failure:
             raise self.failure
+        self._news.clear()
         events, self._events = self._events, []
         return events
-
-    def _wake(self) -> None:
-        """Wake `events`."""
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
 
 
 def unwritten(requests: Sequence[Request]) -> Call:

@@ -86,7 +86,7 @@ class Choice:
         self.admitted = False
         self.top = top
         self._held: tuple[TokenLogprob, ...] = ()
-        """From the last token with text, to which the end may add; an end-of-sequence token is not reported."""
+        """Tokens from the last one with text on, to which the end may add; an end-of-sequence token is not reported."""
 
     def add(self, event: Event) -> Delta:
         """The part that one event of its request adds."""

@@ -9,7 +9,7 @@ from typing import Any
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import AUTO, TABLE, Settings
 from specchat.app.settings.settings_file import KINDS, PHRASES
-from specchat.engine import SAMPLING_NUMBERS, Applies, Sampling, Setting
+from specchat.engine import SAMPLING_NUMBERS, Applies, Sampling
 
 Value = str | int | float | None
 OFF = "off"
@@ -36,34 +36,16 @@ class Control:
     """Values that are shown, and may be typed, as words."""
     form: bool = False
     """Whether its command opens a form for it: not part of presets."""
+    by_template: bool = False
+    """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
+    chat."""
     sign: str = ""
     """Placeholder of the value of its command."""
 
     @property
-    def setting(self) -> Setting:
-        """Its entry in the table of settings."""
-        return TABLE[self.name]
-
-    @property
-    def live(self) -> bool:
-        """Whether a change affects running replies, from their next round on."""
-        return self.setting.applies is Applies.ROUND
-
-    @property
-    def look(self) -> bool:
-        """Whether it only changes how replies are shown: immediately, and not part of presets."""
-        return self.setting.applies is Applies.SCREEN
-
-    @property
-    def loads(self) -> bool:
-        """Whether a change loads the models again: not part of presets."""
-        return self.setting.applies is Applies.START
-
-    @property
-    def by_template(self) -> bool:
-        """Whether it needs a switch in the model's chat template: not part of presets, and its command sets it for one
-        chat."""
-        return self.name == "thinking"
+    def applies(self) -> Applies:
+        """When a change takes effect."""
+        return TABLE[self.name].applies
 
     def text(self, settings: Settings | Sampling, own: Sampling | None = None) -> str:
         """Its current value as text; with the model's own value, if that is used."""
@@ -85,7 +67,7 @@ class Control:
             if text == word:
                 return value
         try:
-            read: Value = KINDS[self.setting.type](text)
+            read: Value = KINDS[TABLE[self.name].type](text)
         except ValueError:
             raise SettingsError(f"{self.command} {text!r} is not understood: it takes {self.takes}") from None
         return read
@@ -163,7 +145,7 @@ _SHOWN = (
         words=((1.0, "lossless"),)),
     Control("max_tokens", takes="a whole number from 1 on", means="the longest reply",
         steps=(16, 32, 64, 128, 256, 512, 1024, 2048, 4096)),
-    Control("thinking", means="whether the model thinks first; auto: its template's default"),
+    Control("thinking", means="whether the model thinks first; auto: its template's default", by_template=True),
     Control("when_full", command="context"),
     Control("system", "system prompt", takes="a text", means="instructions to the model; enter edits them",
         words=(("", OFF),), form=True),
@@ -185,7 +167,7 @@ def controls() -> tuple[Control, ...]:
     rest = [name for name in TABLE if name not in shown and name not in _NO_CONTROL]
     order = (Applies.ROUND, Applies.REQUEST, Applies.START, Applies.SCREEN)
     made = [control(name, shown.get(name)) for name in (*shown, *rest)]
-    return tuple(sorted(made, key=lambda each: order.index(each.setting.applies)))
+    return tuple(sorted(made, key=lambda each: order.index(each.applies)))
 
 
 CONTROLS = controls()

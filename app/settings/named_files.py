@@ -18,10 +18,12 @@ from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import AUTO, OF_MODEL, Settings
 from specchat.app.settings.settings_file import load_values, save_settings, stored_settings
 from specchat.app.storage.files import write_first_free
+from specchat.engine import Applies
 
 _NAME = re.compile(r"[\w.+-]{1,40}")
 _VARIABLE = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-_CONTROLS = [c.name for c in CONTROLS if not (c.look or c.by_template or c.loads or c.form)]
+_CHAT = (Applies.ROUND, Applies.REQUEST)
+_CONTROLS = [c.name for c in CONTROLS if c.applies in _CHAT and not (c.by_template or c.form)]
 
 
 class NamedFiles:
@@ -183,7 +185,7 @@ class Preferences:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="preferences")
 
     def remember(self, settings: Settings, names: Iterable[str]) -> None:
-        """Store these settings, those of a model for its target if they are new there; other entries stay."""
+        """Store the named settings; what a model has of its own is stored for the target, if it is new there."""
         changed = list(names)
         own = {name: getattr(settings, name) for name in changed if self._profiled and name in OF_MODEL}
         known = asdict(Settings()) | self._stored | self._profiles.get(settings.target, {})

@@ -6,7 +6,7 @@ describes them, with its ranges or narrower ones, so a value accepted here is ac
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, fields, make_dataclass, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,23 +14,7 @@ from typing import Any
 from specchat import engine
 from specchat.app.errors import SettingsError
 from specchat.app.paths import heads_folder
-from specchat.engine import (
-    MACHINE,
-    MODEL,
-    THINKING_WORDS,
-    WHEN_FULL,
-    Applies,
-    EngineConfig,
-    EngineError,
-    Message,
-    Ready,
-    Request,
-    Sampling,
-    Setting,
-    entry,
-    setting,
-    settings_of,
-)
+from specchat.engine import WHEN_FULL, Applies, EngineConfig, Message, Ready, Request, Sampling, setting, settings_of
 
 AUTO = "auto"
 DRAFTERS = (AUTO, *reversed(engine.DRAFTERS))
@@ -44,7 +28,7 @@ DEMONSTRATION = "smollm2-135m"
 STOP, DROP_OLDEST, KEEP_ENDS = WHEN_FULL
 PREFIX = "SPECCHAT_"
 THINKING: dict[str, bool | str | None] = {
-    AUTO: None, "on": True, "off": False, **{word: word for word in THINKING_WORDS},
+    AUTO: None, "on": True, "off": False, **{word: word for word in engine.THINKING_WORDS},
 }  # fmt: skip
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
 ON_OFF = ("on", "off")
@@ -64,7 +48,7 @@ OF_ENGINE = {each.name: each for kind in (EngineConfig, Sampling, Request) for e
 """The settings of the engine."""
 
 
-def _adapted(each: Setting) -> Setting:
+def _adapted(each: engine.Setting) -> engine.Setting:
     """A setting of the engine as it is written in the app: texts may be empty, and None is the model's own value."""
     if each.default is MISSING:
         return replace(each, default=DEMONSTRATION)
@@ -80,25 +64,26 @@ def thinking_word(value: bool | str | None) -> str:
     return next(word for word, each in THINKING.items() if each == value)
 
 
-_OfEngine: Any = make_dataclass(
-    "_OfEngine",
-    [(each.name, each.kind, entry(each)) for each in map(_adapted, OF_ENGINE.values())],
-    frozen=True,
-    slots=True,
-)
-
-
 _shown = partial(setting, applies=Applies.SCREEN)
 """A setting of the screen."""
-_frozen: Any = dataclass(frozen=True, slots=True)
-"""Makes a dataclass of which the type checker does not know the fields, as it does not know the inherited ones."""
+_Fields: Any = object
+"""Base of a class of which the type checker does not know all fields."""
 
 
-@_frozen
-class Settings(_OfEngine):  # type: ignore[misc]
+def _with_engine(kind: type) -> Any:
+    """Class decorator for a dataclass that has the settings of the engine too, before its own."""
+    adapted = {each.name: _adapted(each) for each in OF_ENGINE.values()}
+    kind.__annotations__ = {name: each.kind for name, each in adapted.items()} | kind.__annotations__
+    for name, each in adapted.items():
+        setattr(kind, name, engine.entry(each))
+    return dataclass(frozen=True, slots=True)(kind)
+
+
+@_with_engine
+class Settings(_Fields):  # type: ignore[misc]
     """One value per preference. `dataclasses.replace` makes a changed one.
 
-    The settings of the engine are inherited; None, written auto, is the model's own value (`Ready.sampling`), and an
+    The settings of the engine are fields too; None, written auto, is the model's own value (`Ready.sampling`), and an
     empty text is none.
 
     Raises:
@@ -108,7 +93,7 @@ class Settings(_OfEngine):  # type: ignore[misc]
     thinking: str = setting(
         AUTO,
         "Switch the model's thinking on or off, where its chat template can.",
-        topic=MODEL,
+        topic=engine.MODEL,
         choices=tuple(THINKING),
     )
     """Whether models with a switch in their chat template think (`THINKING`); a chat may override it."""
@@ -119,7 +104,7 @@ class Settings(_OfEngine):  # type: ignore[misc]
     """How finished replies show rejected and discarded tokens (`REJECTED`): folded into marks, in place, or hidden."""
     keep_cache: str = setting(
         "off", "At exit, store the cache of the latest chats (at most 1 GB) for the next start.",
-        topic=MACHINE, applies=Applies.START, choices=ON_OFF,
+        topic=engine.MACHINE, applies=Applies.START, choices=ON_OFF,
     )  # fmt: skip
     """Whether what was read of the latest chats is written to disk at exit, for the next start."""
     theme: str = _shown("", "Colours: a Textual theme; empty for specchat's own.", "NAME")
@@ -157,7 +142,7 @@ class Settings(_OfEngine):  # type: ignore[misc]
         try:
             self.request("settings", (Message("user", "?"),))
             self.engine_config(Path())
-        except EngineError as error:
+        except engine.EngineError as error:
             raise SettingsError(str(error)) from None
 
     def with_thinking(self, thinking: bool | str | None) -> Settings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -150,31 +151,25 @@ def _renamed(values: dict[str, Any]) -> dict[str, Any]:
     return values if shown is None else {"rejected": SHOW if shown else HIDE, **values}
 
 
-def _typed(name: str, value: object) -> Any:
-    """Check the type of a value; whole numbers are also valid floats."""
+def _typed(name: str, value: object, label: str = "") -> Any:
+    """Check the type of a value, which `label` names in messages; whole numbers are also valid floats."""
     kind = TABLE[name].type
     if name in _AUTO and value == AUTO:
         return None
     if kind == "float" and type(value) is int and abs(value) < 1 << 53:
         return float(value)
     if type(value).__name__ != kind:
-        raise SettingsError(f"{name} is {value!r}: it must be {_words(name)}")
+        words = f"{PHRASES[kind]} or {AUTO}" if name in _AUTO else PHRASES[kind]
+        raise SettingsError(f"{label or name} is {value!r}: it must be {words}")
     return value
 
 
 def _parsed(name: str, text: str) -> Any:
     """Parse the value of an environment variable."""
-    if name in _AUTO and text == AUTO:
-        return None
-    try:
-        return KINDS[TABLE[name].type](text)
-    except ValueError:
-        raise SettingsError(f"{PREFIX}{name.upper()} is {text!r}: it must be {_words(name)}") from None
-
-
-def _words(name: str) -> str:
-    words = PHRASES[TABLE[name].type]
-    return f"{words} or {AUTO}" if name in _AUTO else words
+    value: object = text
+    with suppress(ValueError):
+        value = KINDS[TABLE[name].type](text)
+    return _typed(name, value, PREFIX + name.upper())
 
 
 def changed_keys(path: Path) -> tuple[dict[str, str], list[str]]:

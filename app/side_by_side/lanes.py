@@ -190,13 +190,13 @@ class AttachedLanes:
             with self._lock:
                 self._here.add(name)
             try:
-                self._engine.submit(request, _Relay(outbox, partial(self._ended_here, name)))
+                self._engine.submit(request, _Forwarding(partial(self._put_here, outbox)))
             except EngineError:
                 self._ended_here(name)
                 raise
             return
         with self._lock:
-            box = outbox if self._live else _Retold(outbox)
+            box = outbox if self._live else _Forwarding(partial(_put_whole, outbox, []))
             if self._here:
                 self._waiting[name] = request, box
             else:
@@ -233,6 +233,12 @@ class AttachedLanes:
             case Ready():
                 self._state = event
 
+    def _put_here(self, outbox: Outbox, event: Event) -> None:
+        """Forward an event of the local lane."""
+        outbox.put(event)
+        if isinstance(event, Finished):
+            self._ended_here(event.request_id)
+
     def _ended_here(self, request_id: str) -> None:
         """Send waiting requests to the server if no local request is left."""
         with self._lock:
@@ -250,32 +256,22 @@ class AttachedLanes:
             outbox.put(Finished(request.request_id, FinishReason.ERROR, "", str(error), 0.0))
 
 
-class _Relay(Outbox):
-    """Forwards the events of one reply, and reports its end."""
+class _Forwarding(Outbox):
+    """Passes each event to a function."""
 
-    def __init__(self, to: Outbox, ended: Callable[[], None]) -> None:
+    def __init__(self, put: Callable[[Event], None]) -> None:
         super().__init__()
-        self._to = to
-        self._ended = ended
+        self._put = put
 
     def put(self, event: Event) -> None:
-        """Forward one event."""
-        self._to.put(event)
-        if isinstance(event, Finished):
-            self._ended()
+        """Pass one event."""
+        self._put(event)
 
 
-class _Retold(Outbox):
-    """Forwards the events of one reply at its end, when the fates of all tokens are known."""
-
-    def __init__(self, to: Outbox) -> None:
-        super().__init__()
-        self._to = to
-
-    def put(self, event: Event) -> None:
-        """Keep one event; the last one forwards all."""
-        super().put(event)
-        if isinstance(event, Finished):
-            for told in resolve_rounds(self.drain()):
-                if not isinstance(told, Request):  # only a trace has one
-                    self._to.put(told)
+def _put_whole(outbox: Outbox, held: list[Event], event: Event) -> None:
+    """Hold the events of one reply, and forward them at its end, when the fates of all tokens are known."""
+    held.append(event)
+    if isinstance(event, Finished):
+        for told in resolve_rounds(held):
+            if not isinstance(told, Request):  # only a trace has one
+                outbox.put(told)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 from specchat.engine.decoding.draft import Source
 from specchat.engine.decoding.planner import Planner
@@ -40,7 +41,7 @@ class Rounds:
 
     made: Assembly
     planner: Planner
-    runner: Runner
+    runner: Runner[Any]
     plain_passes: PlainPasses | None
     requests: OpenRequests
     emission: Emission

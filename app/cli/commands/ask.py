@@ -14,32 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from specchat import engine
+from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.question import Question, StoredTurn
 from specchat.app.errors import UsageError
-from specchat.app.paths import settings_file
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_SWITCH, Settings
-from specchat.app.settings.settings_file import load_settings
-from specchat.engine import (
-    Admitted,
-    Died,
-    Engine,
-    EngineError,
-    Finished,
-    FinishReason,
-    Loading,
-    Notice,
-    Outbox,
-    Ready,
-    Request,
-    Round,
-    Totals,
-    TraceWriter,
-    models_folder,
-    size_text,
-)
 from specchat.engine.models import downloads
 
 if TYPE_CHECKING:
@@ -59,8 +41,7 @@ def answer(
     Raises:
         AppError, EngineError: a sentence for the user; nothing else was printed.
     """
-    settings, notice = load_settings(settings_file(), options, profiled=attach is None)
-    warn(notice)
+    settings = effective_settings(options, profiled=attach is None)
     prompt, attachments, turn = question.prompt(), question.attachments(), question.stored_turn()
     if turn is None:
         messages = question.messages(prompt, attachments)
@@ -69,9 +50,9 @@ def answer(
         if options.get("thinking") is None:
             settings = settings.with_thinking(turn.thinking)
     question.request(settings, messages)  # refused before the models are loaded
-    engine = attached(attach, options.get("target")) if attach else make_engine(settings)
-    with TraceWriter(trace) if trace else nullcontext() as writer, engine:
-        ready = load(engine)
+    source = attached(attach, options.get("target")) if attach else make_engine(settings)
+    with engine.TraceWriter(trace) if trace else nullcontext() as writer, source:
+        ready = load(source)
         settings = settings.with_model(ready.sampling)
         request = question.request(settings, messages)
         if not ready.conversations:
@@ -87,10 +68,10 @@ def answer(
             printer.note(notice)
         if turn is not None:
             turn.begin(ready.target if attach else settings.target)
-        return _stream(engine, request, printer, writer, turn)
+        return _stream(source, request, printer, writer, turn)
 
 
-def as_text(request: Request, target: str) -> Request:
+def as_text(request: engine.Request, target: str) -> engine.Request:
     """The request for a target that reads one text (an encoder-decoder): the question without a chat template.
 
     Raises:
@@ -112,49 +93,49 @@ def attached(url: str, model: object = None) -> AttachedEngine:
     return AttachedEngine(url, os.environ.get("SPECCHAT_API_KEY"), None if model is None else str(model))
 
 
-def make_engine(settings: Settings) -> Engine:
+def make_engine(settings: Settings) -> engine.Engine:
     """An engine for these settings; stderr states what it will download.
 
     Raises:
         EngineError: the hub does not answer, or has no such model.
     """
-    config = settings.engine_config(models_folder())
+    config = settings.engine_config(engine.models_folder())
     for name, size in downloads(config).items():
-        warn(f"downloading {name}: {size_text(size)}")
-    return Engine(config)
+        warn(f"downloading {name}: {engine.size_text(size)}")
+    return engine.Engine(config)
 
 
-def load(engine: Engine | AttachedEngine) -> Ready:
+def load(source: engine.Engine | AttachedEngine) -> engine.Ready:
     """Wait until an engine that has been started is loaded; a terminal shows the progress."""
     with StatusLine() as line:
         while True:
-            match engine.outbox.get(_POLL_S):
-                case Loading() as loading:
+            match source.outbox.get(_POLL_S):
+                case engine.Loading() as loading:
                     line.show(loading)
-                case Ready() as ready:
+                case engine.Ready() as ready:
                     return ready
-                case Died(message=message):
-                    raise EngineError(message)
+                case engine.Died(message=message):
+                    raise engine.EngineError(message)
 
 
 def _stream(
-    engine: Engine | AttachedEngine,
-    request: Request,
+    source: engine.Engine | AttachedEngine,
+    request: engine.Request,
     printer: Printer,
-    writer: TraceWriter | None,
+    writer: engine.TraceWriter | None,
     turn: StoredTurn | None,
 ) -> bool:
-    outbox = Outbox()
-    engine.submit(request, outbox)
+    outbox = engine.Outbox()
+    source.submit(request, outbox)
     with _interruptions() as interrupted:
         cancelled = False
         while True:
             event = outbox.get(_POLL_S)
             if interrupted.is_set() and not cancelled:
                 cancelled = True
-                engine.cancel(request.request_id)
-            for said in engine.outbox.drain():
-                if isinstance(said, Notice):
+                source.cancel(request.request_id)
+            for said in source.outbox.drain():
+                if isinstance(said, engine.Notice):
                     printer.note(said.text)
             if event is None:
                 continue
@@ -163,16 +144,16 @@ def _stream(
             if turn is not None:
                 turn.add(event)
             match event:
-                case Admitted() | Round() | Totals():
+                case engine.Admitted() | engine.Round() | engine.Totals():
                     printer.add(event)
-                case Notice(text=text):
+                case engine.Notice(text=text):
                     printer.note(text)
-                case Finished(reason=FinishReason.ERROR, message=message):
+                case engine.Finished(reason=engine.FinishReason.ERROR, message=message):
                     printer.abandon()
-                    raise EngineError(message)
-                case Finished():
+                    raise engine.EngineError(message)
+                case engine.Finished():
                     printer.finish(event)
-                    return event.reason is FinishReason.CANCELLED
+                    return event.reason is engine.FinishReason.CANCELLED
 
 
 @contextmanager
@@ -204,17 +185,16 @@ def answer_with_beams(question: Question, options: Mapping[str, object], beams: 
     Raises:
         AppError, EngineError: a sentence for the user; nothing was printed.
     """
-    settings, notice = load_settings(settings_file(), options)
-    warn(notice)
+    settings = effective_settings(options)
     request = question.request(settings, question.messages(question.prompt(), question.attachments()))
     from specchat.engine.tools.beams import find_beams
 
     with StatusLine() as line:
         found = find_beams(
-            settings.engine_config(models_folder()),
+            settings.engine_config(engine.models_folder()),
             request,
             beams,
-            lambda stage, text, fraction: line.show(Loading(stage, text, fraction, 0.0)),
+            lambda stage, text, fraction: line.show(engine.Loading(stage, text, fraction, 0.0)),
         )
     for text in found.notices:
         warn(text)
@@ -224,7 +204,7 @@ def answer_with_beams(question: Question, options: Mapping[str, object], beams: 
         print(json.dumps(found.json()))
         return
     best = found.beams[0]
-    text_printer().finish(Finished("ask", best.finish_reason, best.text, "", 0.0))
+    text_printer().finish(engine.Finished("ask", best.finish_reason, best.text, "", 0.0))
     print("\n".join(_beam_table(found)), file=sys.stderr)
 
 

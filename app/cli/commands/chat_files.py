@@ -13,10 +13,11 @@ import typer
 
 from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
 from specchat.app.cli import options
+from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError, explained
-from specchat.app.paths import database_file, settings_file
+from specchat.app.paths import database_file
 from specchat.app.storage.files import write_first_free
 
 if TYPE_CHECKING:
@@ -167,10 +168,7 @@ def screenshot(
 
 
 def _theme(given: str | None) -> str:
-    from specchat.app.settings.settings_file import load_settings
-
-    settings, notice = load_settings(settings_file())
-    warn(notice)
+    settings = effective_settings()
     return given or options.known_theme(settings.theme) or ""
 
 

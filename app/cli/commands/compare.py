@@ -13,13 +13,12 @@ import typer
 
 from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
+from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import StatusLine, warn
+from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError, explained
-from specchat.app.paths import settings_file
 from specchat.app.sanitize import clean_prompt, without_password
 from specchat.app.settings.settings import Settings
-from specchat.app.settings.settings_file import load_settings
 from specchat.app.side_by_side.lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
 from specchat.engine import SAMPLING, LaneEngine, Message, Notice, Order, Request
@@ -55,8 +54,7 @@ def compare(
     With --attach, one setup on this machine is compared with a server, which is timed by its own stream.
     """
     given = {"max_tokens": _MAX_TOKENS, **given}
-    shared, notice = load_settings(settings_file(), given)
-    warn(notice)
+    shared = effective_settings(given)
     options.check_lanes(attach, right, order)
     pair = lanes(left or (shared.drafter if attach else None), right, with_seed(shared))
     prompts = _prompts(prompt, file)

@@ -8,12 +8,10 @@ import sys
 from typing import Annotated
 
 from specchat.app.cli import options
+from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.options import opt
-from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
-from specchat.app.paths import settings_file
 from specchat.app.sanitize import is_this_machine
-from specchat.app.settings.settings_file import load_settings
 from specchat.engine import EngineError
 
 _HOST = "127.0.0.1"
@@ -49,8 +47,7 @@ def serve(
     from specchat.app.server.application import Limits
     from specchat.app.server.server import bind, run
 
-    settings, notice = load_settings(settings_file(), given)
-    warn(notice)
+    settings = effective_settings(given)
     bound = bind(host, port)
     with make_engine(settings) as engine:
         ready = load(engine)
@@ -83,7 +80,7 @@ def web(
     from specchat.app.server.server import bind
     from specchat.app.web.server import WebServer
 
-    warn(load_settings(settings_file(), given)[1])  # reports errors here instead of in a page
+    effective_settings(given)  # reports errors here instead of in a page
     wanted = {**given, "theme": theme, "attach": attach}
     arguments = [options.as_argument(name, value) for name, value in wanted.items() if value is not None]
     bound = bind(host, port)

@@ -17,7 +17,7 @@ from specchat.app.chat.past_replies import PastReplies
 from specchat.app.chat.request_manager import Session
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.named_files import Preferences
-from specchat.app.settings.settings import AUTO, REJECTED
+from specchat.app.settings.settings import AUTO, TABLE
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
@@ -128,9 +128,9 @@ class Actions(ActionScope):
     def _words(self) -> slash.Words:
         """Possible arguments of the slash commands that take a word."""
         return {
-            **{c.command: partial(list, [word for _, word in c.words]) for c in CONTROLS if c.words},
+            **{c.command: partial(list, [word for _, word in c.words] or TABLE[c.name].choices) for c in CONTROLS},
             "gamma": lambda: (AUTO, *map(str, range(17))), "drafter": lambda: (AUTO, *self.loaded.drafters),
-            "rejected": lambda: REJECTED, "context": lambda: WHEN_FULL, "preset": lambda: self.controls.presets,
+            "context": lambda: WHEN_FULL, "preset": lambda: self.controls.presets,
             "theme": lambda: sorted(self.app.available_themes), "copy": lambda: COPIES, "export": lambda: FORMATS,
             "thinking": lambda: self.thinking_values, "drafts": self.comparison.pairs, "system": self.prompt.systems,
             "template": self.prompt.templates, "learn": lambda: WORDS,

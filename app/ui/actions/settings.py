@@ -9,7 +9,7 @@ from specchat.app.errors import AppError
 from specchat.app.settings.controls import BY_COMMAND, BY_NAME, CONTROLS, Control
 from specchat.app.settings.settings import AUTO, Settings, thinking_word
 from specchat.app.ui.actions.scope import ActionGroup, in_background
-from specchat.engine import EngineError, Sampling
+from specchat.engine import Applies, EngineError, Sampling
 
 _DRAWN = ("top_k", "top_p", "min_p", "xtc_probability", "seed")
 """What greedy replies do not depend on."""
@@ -55,7 +55,7 @@ class SettingsActions(ActionGroup):
 
     def change(self, control: Control, text: str) -> bool:
         """Set a control to a typed value, say when it takes effect, and store it."""
-        if control.loads:
+        if control.applies is Applies.START:
             with self._scope.reporting():
                 self.reload(control.put(self._scope.settings, control.read(text)))
                 return True
@@ -158,7 +158,7 @@ class SettingsActions(ActionGroup):
 
     def _is_live(self, control: Control) -> bool:
         """Whether it changes running replies; replies of a server keep their settings."""
-        return control.live and not self._scope.requests.session.attached
+        return control.applies is Applies.ROUND and not self._scope.requests.session.attached
 
     def _check_drafter(self, drafter: str) -> None:
         known = (AUTO, *self._scope.loaded.drafters)
@@ -168,7 +168,7 @@ class SettingsActions(ActionGroup):
 
 def _sentence(control: Control, settings: Settings, own: Sampling, *, live: bool, running: bool) -> str:
     """The change, and when it takes effect."""
-    if control.look:
+    if control.applies is Applies.SCREEN:
         return f"{control.label} {control.text(settings)}"
     when = "round" if live else "reply"
     kept = " · the running reply keeps its settings" if running and not live else ""

@@ -20,11 +20,17 @@ from specchat.app.settings.settings import Settings
 from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
-from specchat.engine import Sampling
+from specchat.engine import Applies, Sampling
 
 LABEL = 14
-NOW, LIVE, LATER, PRESETS = "at once", "from the next round on", "from the next reply on", "presets"
-LOADS = "reloads the models"
+IN_EFFECT = {
+    Applies.SCREEN: "at once",
+    Applies.ROUND: "from the next round on",
+    Applies.REQUEST: "from the next reply on",
+    Applies.START: "reloads the models",
+}
+"""Headings of controls, by when a change takes effect."""
+PRESETS = "presets"
 SAVE = "save these as a preset …"
 
 Entry = Control | str | None
@@ -174,7 +180,7 @@ def _heading(entry: Entry) -> str:
     """When a control takes effect; presets have a heading of their own."""
     if not isinstance(entry, Control):
         return PRESETS
-    return NOW if entry.look else LOADS if entry.loads else LIVE if entry.live else LATER
+    return IN_EFFECT[entry.applies]
 
 
 def _about(entry: Entry) -> str:

@@ -1,4 +1,4 @@
-"""No command prints what a terminal would act on, whoever wrote the names, titles and texts."""
+"""Commands print no control characters, whoever wrote the names, titles and texts."""
 
 import json
 from collections.abc import Callable

@@ -69,7 +69,7 @@ class Served:
         return found
 
     def wait_until_idle(self) -> None:
-        """Until no request runs or waits."""
+        """Wait until no request runs or waits."""
         states = ("specchat_requests_running", "specchat_requests_waiting")
         until(lambda: not any(map(self.metrics().get, states)), self.metrics)
 

@@ -1,4 +1,4 @@
-"""From a body of the protocol to requests of the engine, and streamed answers to slow clients, without a server."""
+"""Conversion of bodies of the protocol to requests of the engine, and streamed answers to slow clients."""
 
 import asyncio
 import json

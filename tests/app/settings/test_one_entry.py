@@ -31,7 +31,7 @@ ENTRIES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {"start": 3, "control": [f"calm, {NUMBER}: calmer replies"]},
     ),
     "specchat.app.settings.settings": (
-        'calm: int = setting(1, "Calmer replies.", "N", MODEL)',
+        'calm: int = setting(1, "Calmer replies.", "N", engine.MODEL)',
         "exports: str",
         {"start": None, "control": ["calm, a whole number: calmer replies"], "command": ["/calm N"]},
     ),

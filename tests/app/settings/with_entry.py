@@ -1,4 +1,4 @@
-"""The program with one more setting, `calm`: prints where it is found.
+"""The program with one more setting, `calm`: prints what each part makes of it.
 
 Run: python -m tests.app.settings.with_entry MODULE ENTRY FIELD FOLDER, which inserts the entry before a field.
 """

@@ -15,7 +15,7 @@ from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason
 from specchat.engine.request import Message, Request, Sampling
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
-from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded
+from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded, first, met
 from tests.engine.tiny import ended, run_together
 
 ASKED = (Message("user", "the quick brown fox"),)
@@ -33,15 +33,6 @@ def attached(served: Served) -> Iterator[AttachedEngine]:
     engine = AttachedEngine(served.url + "/v1", served.key)
     yield engine
     engine.close()
-
-
-def first(engine: AttachedEngine) -> Event:
-    """What it says after it has said that it asks."""
-    engine.start()
-    assert engine.outbox.get(60) is not None
-    event = engine.outbox.get(60)
-    assert event is not None
-    return event
 
 
 def test_a_server_gives_the_records_that_an_engine_here_gives(attached: AttachedEngine, model: Path) -> None:
@@ -158,17 +149,16 @@ def test_the_message_of_the_server_is_shown(attached: AttachedEngine) -> None:
 
 
 def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:
-    wrong = first(AttachedEngine(served.url, "wrong"))
-    assert isinstance(wrong, Died)
-    assert "the key is missing or wrong" in wrong.message
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-    gone = first(AttachedEngine(f"127.0.0.1:{port}"))
-    assert isinstance(gone, Died)
-    assert f"http://127.0.0.1:{port} cannot be reached" in gone.message
-    unknown = first(AttachedEngine("http://a..b:1"))
-    assert isinstance(unknown, Died)
-    assert "http://a..b:1 cannot be reached" in unknown.message
+    for url, key, words in (
+        (served.url, "wrong", "the key is missing or wrong"),
+        (f"127.0.0.1:{port}", None, f"http://127.0.0.1:{port} cannot be reached"),
+        ("http://a..b:1", None, "http://a..b:1 cannot be reached"),
+    ):
+        died = met(url, key)
+        assert isinstance(died, Died)
+        assert words in died.message
     for address in ("ftp://x", "http://", "http://x:99999", "http://x/other", "http://[::1"):
         with pytest.raises(EngineError, match="is not the address of a server"):
             AttachedEngine(address)

@@ -29,7 +29,7 @@ ENTER = "\ue007"
 
 
 TRANSCRIPT = (270, 55, 600, 420)
-"""Where replies are drawn in the window: left, top, width, height in pixels."""
+"""The part of the window with the replies: left, top, width, height in pixels."""
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def test_who_is_not_let_in(tmp_path: Path) -> None:
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes of Linux")
 def test_a_window_has_limits_and_its_app_ends_with_it(tmp_path: Path) -> None:
     def environments() -> list[dict[str, str]]:
-        """Of the apps that run with these chats."""
+        """Processes of the apps that run with the chats of this home."""
         found = []
         for file in Path("/proc").glob("[0-9]*/environ"):
             with suppress(OSError):

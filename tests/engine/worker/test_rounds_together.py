@@ -12,6 +12,7 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding import planner
 from specchat.engine.decoding.draft import RowOrder
+from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.engine import Engine
 from specchat.engine.events import FinishReason
 from specchat.engine.kernels.decoder import Decoder
@@ -83,10 +84,11 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
     orders = planner.Planner.orders
 
     def chosen(self: planner.Planner, rows: Sequence[SequenceState]) -> list[RowOrder]:
-        return [
-            RowOrder(each.row, (each.row.rounds >= 9) * min(each.row.room, 4)) if each.row.adaptive else each
-            for each in orders(self, rows)
-        ]
+        made = orders(self, rows)
+        for i, row in enumerate(rows):
+            if row.adaptive:
+                made[i] = RowOrder(row, (row.rounds >= 9) * min(row.room, 4), fixed_budget())
+        return made
 
     monkeypatch.setattr(planner.Planner, "orders", chosen)
 

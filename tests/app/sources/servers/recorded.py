@@ -9,6 +9,12 @@ from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from specchat.app.sources.attached import AttachedEngine
+from specchat.engine import Message, Outbox, Request
+from specchat.engine.events import Event
+from tests.engine.tiny import ended
+
+ASKED = (Message("user", "Hello?"),)
 CHAT = "/v1/chat/completions"
 BREAK = "break"
 """Place in a stream at which the connection is cut."""
@@ -101,6 +107,32 @@ class Recorded(ThreadingHTTPServer):
         """End the server, as leaving its block does."""
         self.shutdown()
         super().server_close()
+
+
+def first(engine: AttachedEngine) -> Event:
+    """What a client says after it has said that it asks."""
+    engine.start()
+    assert engine.outbox.get(60) is not None
+    event = engine.outbox.get(60)
+    assert event is not None
+    return event
+
+
+def met(url: str, key: str | None = None, model: str | None = None) -> Event:
+    """What a client says about a server."""
+    engine = AttachedEngine(url, key, model)
+    event = first(engine)
+    engine.close()
+    return event
+
+
+def answered(url: str, **changes: Any) -> list[Event]:
+    """The events of one reply of a server."""
+    engine, box = AttachedEngine(url), Outbox()
+    engine.submit(Request("r", ASKED, **{"max_tokens": 50, **changes}), box)
+    events = ended(box)
+    engine.close()
+    return events
 
 
 def chunk(text: str | None = None, reason: str | None = None, **more: Any) -> dict[str, Any]:

@@ -13,14 +13,12 @@ from typing import Any
 import pytest
 
 from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import EngineError, FinishReason, Message, Outbox, Request
+from specchat.engine import EngineError, FinishReason
 from specchat.engine.events import Died, Ready
 from tests.app.cli.commands.command import command
 from tests.app.recorded import replied
 from tests.app.sources.servers import recorded as shapes
-from tests.app.sources.servers.recorded import CHAT, Recorded
-from tests.app.sources.test_attached import first
-from tests.engine.tiny import ended
+from tests.app.sources.servers.recorded import CHAT, Recorded, answered, met
 
 MODELS = json.dumps(shapes.models("x")).encode()
 
@@ -73,9 +71,7 @@ def event(values: Any) -> bytes:
 )
 def test_a_list_of_models_without_end_or_depth_is_left(headers: str, parts: Any, words: str) -> None:
     with answering({"/v1/models": (headers, parts)}) as url:
-        engine = AttachedEngine(url)
-        died = first(engine)
-        engine.close()
+        died = met(url)
     assert isinstance(died, Died)
     assert words in died.message
 
@@ -92,10 +88,7 @@ def test_a_list_of_models_without_end_or_depth_is_left(headers: str, parts: Any,
 )
 def test_a_reply_without_end_ends_at_its_limit(parts: Any, reason: FinishReason, words: str) -> None:
     with answering({"/v1/models": ("", [MODELS]), CHAT: ("", parts)}) as url:
-        engine, box = AttachedEngine(url), Outbox()
-        engine.submit(Request("r", (Message("user", "Hi"),), max_tokens=5), box)
-        events = ended(box)
-        engine.close()
+        events = answered(url, max_tokens=5)
     assert (events[-1].reason, words in events[-1].message) == (reason, True), events[-1]
     assert len(replied(events).rounds) <= 5
     if reason is FinishReason.LENGTH:
@@ -108,11 +101,7 @@ def test_a_password_in_the_address_is_sent_and_never_shown() -> None:
         server.lets_in = lambda _, authorization: authorization == "Basic bWU6cy9lY3JldA=="  # me:s/ecret
         for name in ("me:s%2Fecret", "me:wr%40ngsecret"):
             url = server.url.replace("//", f"//{name}@")
-            engine, box = AttachedEngine(url), Outbox()
-            said.append(first(engine))
-            engine.submit(Request("r", (Message("user", "Hi"),)), box)
-            said += [engine.url, *ended(box)]
-            engine.close()
+            said += [met(url), AttachedEngine(url).url, *answered(url)]
             said.append(command("compare", "hi", "--attach", url, "--slots", 0).err)
             said.append(command("ask", "hi", "--attach", url, "--slots", 3).err)
     assert isinstance(said[0], Ready)

@@ -9,8 +9,8 @@ import pytest
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import FinishReason, Message, Outbox, Request, Round, Sampling, models_folder
 from tests.app.recorded import replied
+from tests.app.sources.servers.recorded import first
 from tests.app.sources.servers.test_servers import tokens
-from tests.app.sources.test_attached import first
 from tests.engine.tiny import ended
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]

@@ -4,22 +4,17 @@ from typing import Any
 
 import pytest
 
-from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import FinishReason, Message, Outbox, Request
+from specchat.engine import FinishReason
 from tests.app.recorded import replied
 from tests.app.sources.servers import recorded as shapes
-from tests.app.sources.servers.recorded import CHAT, Recorded
-from tests.engine.tiny import ended
+from tests.app.sources.servers.recorded import CHAT, Recorded, answered
 
 
 def said(*deltas: dict[str, Any]) -> Any:
     """The reply to a stream with these deltas, and its last event."""
     stream = [shapes.chunk(choice={"delta": delta}) for delta in deltas]
     with Recorded(shapes.PLAIN, {CHAT: [*stream, shapes.chunk(None, "stop"), shapes.last_chunk(1, 2)]}) as server:
-        engine, box = AttachedEngine(server.url), Outbox()
-        engine.submit(Request("r", (Message("user", "Hi"),)), box)
-        events = ended(box)
-        engine.close()
+        events = answered(server.url)
     return replied(events), events[-1]
 
 

@@ -1,8 +1,7 @@
 """Servers of other kinds as the engine: what each says becomes records, and what it does not say stays unknown."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,45 +10,28 @@ from specchat.app.chat.fork import fork_at
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page import trace_data
-from specchat.app.sources.attached import AttachedEngine
-from specchat.engine import Outbox
 from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready, Totals
-from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.request import Request, Sampling
 from specchat.engine.round import Fate, Round
 from specchat.engine.trace import from_json, to_json
 from tests.app.cli.commands.command import command
 from tests.app.recorded import replied
 from tests.app.sources.servers import recorded as shapes
-from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
-from tests.app.sources.test_attached import first
-from tests.engine.tiny import ended
+from tests.app.sources.servers.recorded import ASKED, BREAK, CHAT, Recorded, answered, met
 
 pytestmark = pytest.mark.slow
 
-ASKED = (Message("user", "Hello?"),)
 A, R, D, C, B, P, U = Fate
 Stream = Sequence[Mapping[str, Any] | str]
 
 
-@contextmanager
-def attached(
-    pages: Mapping[str, Any], stream: Stream = (), path: str = CHAT, model: str | None = None
-) -> Iterator[tuple[AttachedEngine, Recorded]]:
-    with Recorded(pages, {path: stream}) as server:
-        engine = AttachedEngine(server.url, None, model)
-        yield engine, server
-        engine.close()
-
-
 def asked(pages: Mapping[str, Any], stream: Stream, path: str = CHAT, **changes: Any) -> tuple[list[Event], Any]:
     """The events of one reply, and the body of its request."""
-    with attached(pages, stream, path) as (engine, server):
-        box = Outbox()
-        engine.submit(Request("r", ASKED, **{"max_tokens": 50, **changes}), box)
-        events = ended(box)
+    with Recorded(pages, {path: stream}) as server:
+        events = answered(server.url, **changes)
         for event in events:
             assert from_json(to_json(event)) == event
-        return events, server.asked[-1][1]
+        return events, server.asked[-1][1] if server.asked else None
 
 
 def tokens(reply: Reply) -> list[tuple[str, Fate]]:
@@ -60,9 +42,10 @@ def fates(events: Sequence[Event]) -> set[Fate]:
     return {fate for _, fate in tokens(replied(events))}
 
 
-def met(pages: Mapping[str, Any], model: str | None = None) -> Event:
-    with attached(pages, model=model) as (engine, _):
-        return first(engine)
+def listed(pages: Mapping[str, Any], model: str | None = None) -> Event:
+    """What a client says about a server with these pages."""
+    with Recorded(pages) as server:
+        return met(server.url, model=model)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +61,7 @@ def met(pages: Mapping[str, Any], model: str | None = None) -> Event:
     ],
 )
 def test_a_server_is_known_by_what_it_answers(pages: Mapping[str, Any], kind: str, target: str, context: int) -> None:
-    ready = met(pages)
+    ready = listed(pages)
     assert (ready.observed, ready.target, ready.context) == (kind, target, context)
 
 
@@ -119,12 +102,6 @@ def test_llama_cpp_of_an_earlier_version_counts_a_round_at_once() -> None:
     assert reply.reason is FinishReason.LENGTH
 
 
-def test_llama_cpp_that_does_not_count_leaves_tokens_unknown() -> None:
-    stream = [{k: v for k, v in each.items() if k != "timings"} for each in shapes.LLAMA_CPP_STREAM[1:4]]
-    s = replied(asked(shapes.LLAMA_CPP, [*stream, shapes.chunk(None, "stop"), shapes.last_chunk(33, 4)])[0]).metrics
-    assert (s.unknown, s.emitted, s.passes, s.acceptance) == (3, 4, None, None)
-
-
 def test_vllm_reports_fates_at_the_end() -> None:
     events, body = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
     assert body["logprobs"] is True
@@ -144,27 +121,57 @@ def test_vllm_reports_fates_at_the_end() -> None:
     assert s.position_accepted == [2, 2, 0]
 
 
+SILENT = [{k: v for k, v in each.items() if k != "timings"} for each in shapes.LLAMA_CPP_STREAM[1:4]]
+IN_USAGE = [*shapes.LM_STUDIO_STREAM[:-2], shapes.last_chunk(12, 4, usage=shapes.LM_STUDIO_STATS, stats={}), "[DONE]"]
+NOTHING = {"num_accepted_draft_tokens": 0, "num_draft_tokens": 0, "per_step_accepted": [], "per_step_drafted": []}
+
+
 @pytest.mark.parametrize(
-    ("metrics", "tested", "passes"),
+    ("pages", "stream", "figures"),
     [
-        (None, 0, None),  # not started with the option
-        ({"num_accepted_draft_tokens": 4, "num_draft_tokens": 9}, 0, 3),  # summary
-        # passes without a draft lie between the steps, and where is not said
-        (shapes.VLLM_METRICS | {"per_step_accepted": [2], "per_step_drafted": [3]}, 3, 2),
-        (shapes.VLLM_METRICS | {"per_step_accepted": [9], "per_step_drafted": [3]}, 0, 2),
+        (
+            shapes.LLAMA_CPP,
+            [*SILENT, shapes.chunk(None, "stop"), shapes.last_chunk(33, 4)],
+            {"unknown": 3, "emitted": 4, "passes": None, "acceptance": None},
+        ),
+        (shapes.VLLM, shapes.vllm_stream(None), {"passes": None}),  # not started with the option
+        (
+            shapes.VLLM,
+            shapes.vllm_stream({"num_accepted_draft_tokens": 4, "num_draft_tokens": 9}),  # summary
+            {"emitted": 7, "passes": 3, "mean_emitted_length": 7 / 3},
+        ),
+        (  # passes without a draft lie between the steps, and where is not said
+            shapes.VLLM,
+            shapes.vllm_stream(shapes.VLLM_METRICS | {"per_step_accepted": [2], "per_step_drafted": [3]}),
+            {"tested": 3, "passes": 2},
+        ),
+        (
+            shapes.VLLM,
+            shapes.vllm_stream(shapes.VLLM_METRICS | {"per_step_accepted": [9], "per_step_drafted": [3]}),
+            {"passes": 2},
+        ),
+        (shapes.LM_STUDIO, shapes.LM_STUDIO_STREAM, {"emitted": 4, "passes": 2}),
+        (shapes.LM_STUDIO, IN_USAGE, {"emitted": 4, "passes": 2}),
+        (
+            shapes.PLAIN,
+            shapes.PLAIN_STREAM,
+            {"emitted": 5, "passes": None, "mean_emitted_length": None, "acceptance": None},
+        ),
     ],
 )
-def test_what_vllm_does_not_account_for_stays_unknown(metrics: Any, tested: int, passes: int | None) -> None:
-    reply = replied(asked(shapes.VLLM, shapes.vllm_stream(metrics))[0])
-    assert {fate for _, fate in tokens(reply)} == {U}
-    s = reply.metrics
-    assert (s.emitted, s.tested, s.passes) == (7, tested, passes)
-    assert s.mean_emitted_length == (None if passes is None else 7 / passes)
+def test_what_a_server_does_not_account_for_stays_unknown(
+    pages: Mapping[str, Any], stream: Stream, figures: dict[str, Any]
+) -> None:
+    events, _ = asked(pages, stream)
+    assert fates(events) == {U}
+    s = replied(events).metrics
+    assert {name: getattr(s, name) for name in figures} == figures
+    assert s.tested == figures.get("tested", 0)
+    assert isinstance(events[-2], Totals)
 
 
 def test_vllm_without_a_draft_is_plain() -> None:
-    nothing = {"num_accepted_draft_tokens": 0, "num_draft_tokens": 0, "per_step_accepted": [], "per_step_drafted": []}
-    assert fates(asked(shapes.VLLM, shapes.vllm_stream(nothing))[0]) == {P}
+    assert fates(asked(shapes.VLLM, shapes.vllm_stream(NOTHING))[0]) == {P}
 
 
 def test_sglang_reports_sums_from_its_own_endpoint() -> None:
@@ -176,10 +183,8 @@ def test_sglang_reports_sums_from_its_own_endpoint() -> None:
         "temperature": 0.7, "top_p": 0.9, "stop": ["x"], "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0,
         "max_new_tokens": 50, "sampling_seed": 3,
     }  # fmt: skip
-    reply = replied(events)
-    assert reply.text == "Hello world"
-    assert {fate for _, fate in tokens(reply)} == {U}
-    s = reply.metrics
+    assert (replied(events).text, fates(events)) == ("Hello world", {U})
+    s = replied(events).metrics
     assert (s.emitted, s.passes, s.mean_emitted_length, s.prompt_tokens, s.reused_tokens) == (6, 3, 2.0, 3, 1)
     assert (s.totals.drafted, s.totals.accepted) == (9, 3)
 
@@ -191,34 +196,19 @@ def test_sglang_that_makes_no_prompts_is_asked_for_a_chat() -> None:
     assert replied(events).metrics.emitted == 5
 
 
-def test_lm_studio_reports_sums() -> None:
+def test_lm_studio_reports_sums_of_a_loaded_model() -> None:
     events, body = asked(shapes.LM_STUDIO, shapes.LM_STUDIO_STREAM)
     assert body["model"] == "qwen-7b"
-    s = replied(events).metrics
-    assert (s.totals.drafted, s.totals.accepted, s.emitted, s.passes) == (8, 2, 4, 2)
-    in_usage = [
-        *shapes.LM_STUDIO_STREAM[:-2],
-        shapes.last_chunk(12, 4, usage=shapes.LM_STUDIO_STATS, stats={}),
-        "[DONE]",
-    ]
-    assert replied(asked(shapes.LM_STUDIO, in_usage)[0]).metrics.passes == 2
+    totals = replied(events).metrics.totals
+    assert (totals.drafted, totals.accepted) == (8, 2)
 
 
 def test_any_other_server_is_plain_and_its_thinking_is_no_answer() -> None:
     events, body = asked(shapes.PLAIN, shapes.PLAIN_STREAM, sampling=Sampling(0.0))
     assert set(body) == {"model", "stream", "stream_options", "max_tokens", "temperature", "top_p", "messages"}
     reply = replied(events)
-    assert (reply.thinking, reply.text) == ("Hm.", "Hi there")
-    assert reply.thought.there
-    assert {fate for _, fate in tokens(reply)} == {U}
-    s = reply.metrics
-    assert (s.emitted, s.passes, s.tested, s.mean_emitted_length, s.acceptance) == (5, None, 0, None, None)
-    assert isinstance(events[-2], Totals)
-    with attached(shapes.PLAIN, shapes.PLAIN_STREAM) as (engine, _server):
-        box = Outbox()
-        engine.submit(Request("k", ASKED, sampling=Sampling(1.0, top_k=4)), box)
-        refused = ended(box)
-    assert isinstance(refused[-1], Finished)
+    assert (reply.thinking, reply.text, reply.thought.there) == ("Hm.", "Hi there", True)
+    refused, _ = asked(shapes.PLAIN, shapes.PLAIN_STREAM, sampling=Sampling(1.0, top_k=4))
     assert refused[-1].message == "this server does not take --top-k: leave it out"
 
 
@@ -262,7 +252,7 @@ def test_a_stream_that_breaks_off_keeps_what_has_come(stream: Stream, text: str,
     ],
 )
 def test_an_unusable_server_is_named(pages: Mapping[str, Any], model: str | None, words: str) -> None:
-    died = met(pages, model)
+    died = listed(pages, model)
     assert isinstance(died, Died)
     assert words in died.message
 
@@ -298,17 +288,14 @@ def test_a_refusal_of_any_form_ends_the_reply(page: Any, words: str) -> None:
 @pytest.mark.parametrize("free", [(), ("/v1/models",)], ids=["no path", "the list"])
 def test_a_key_is_sent_and_a_wrong_one_named(free: Sequence[str]) -> None:
     with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, "right", free) as server:
-        good, bad = AttachedEngine(server.url, "right"), AttachedEngine(server.url, "wrong")
-        assert isinstance(first(good), Ready)
-        died = first(bad)
-        good.close()
-        bad.close()
+        assert isinstance(met(server.url, "right"), Ready)
+        died = met(server.url, "wrong")
     assert isinstance(died, Died)
     assert "refuses the key: Invalid API Key (put the right one into SPECCHAT_API_KEY)" in died.message
 
 
 def test_a_page_and_a_chrome_trace_have_what_was_told_at_the_end() -> None:
-    ready = met(shapes.VLLM)
+    ready = listed(shapes.VLLM)
     assert isinstance(ready, Ready)
     events, _ = asked(shapes.VLLM, shapes.vllm_stream(shapes.VLLM_METRICS))
     recorded = Trace([ready, Request("r", ASKED), *events])
