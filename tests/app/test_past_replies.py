@@ -20,7 +20,7 @@ from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.tools.runner import running
 from tests.app.quiet import all_done, prepared, show_all
 from tests.app.storage.helpers import add_turn
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 MODEL = "tiny"
 QUESTION = "Why is the sky blue?"
@@ -67,10 +67,10 @@ def test_a_stored_reply_is_given_and_taken_back_with_its_chat(engine: Engine, ch
     archive = Archive(store, pytest.fail, past)
     until(lambda: chats.keys == {row} and on_disk(store, tokens))
 
-    archive.change(chat, deleted=True).result()
+    archive.change(chat, deleted=True).result(PATIENCE_S)
     until(lambda: chats.keys == set() and not on_disk(store, tokens))
 
-    archive.change(chat, deleted=False).result()
+    archive.change(chat, deleted=False).result(PATIENCE_S)
     until(lambda: chats.keys == {row})
     archive.change(chat, deleted=True)
     archive.close()
