@@ -145,8 +145,8 @@ def read_chats(text: str) -> tuple[list[ImportedChat], list[str]]:
             chats.append(_chat(exported))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             title = exported.get("title") if isinstance(exported, dict) else None
-            named = f" ({title_of(title)})" if isinstance(title, str) and title else ""
-            problems.append(f"chat {number}{named} is left out: {_why(error)}")
+            which = f" ({title_of(title)})" if isinstance(title, str) and title else ""
+            problems.append(f"chat {number}{which} is left out: {_why(error)}")
     return chats, problems
 
 

@@ -377,7 +377,7 @@ class Reply(Node):
         )
 
 
-def ran_together(one: Reply, other: Reply) -> bool:
+def shared_a_batch(one: Reply, other: Reply) -> bool:
     """Whether two replies had a round in the same batch, and so exactly the same verification time."""
     ours, theirs = ({r.verify_s for r in reply.own_rounds if r.rows > 1} for reply in (one, other))
     return not ours.isdisjoint(theirs)

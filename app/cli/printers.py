@@ -38,7 +38,7 @@ class ThoughtLine:
         self._tokens += len(record.drafted) + (record.last is not None)
         figures = self._thought.figures()
         if figures is not None and self._thought.running:
-            self._line.say(figures.words(going_on=True))
+            self._line.say(figures.words(running=True))
         elif figures is not None:
             self.end()
 
@@ -50,7 +50,7 @@ class ThoughtLine:
         self._open = False
         self._line.clear()
         if opened and sys.stderr.isatty():
-            print(f"{_DIM}{figures.words(going_on=False)}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
+            print(f"{_DIM}{figures.words(running=False)}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
 
 
 class PlainPrinter:
