@@ -23,7 +23,8 @@ from specchat.app.chat.foreign_chats import (
     text_of,
     whole_chat,
 )
-from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.chat.titles import title_of
 from specchat.app.sanitize import escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text

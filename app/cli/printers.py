@@ -150,7 +150,7 @@ class ColourPrinter(PlainPrinter):
         """Print the text that was held back, and on stderr how the reply ended and its figures."""
         super().finish(event)
         self._reply.add(event)
-        from specchat.app.chat.reply import ENDINGS
+        from specchat.app.chat.reply_stage import ENDINGS
         from specchat.app.ui.rendering.figures import summary
 
         figures = summary(self._reply.figures)

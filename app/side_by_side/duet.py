@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from specchat.app.chat import branches
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Reply, Stage, furthest
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage, furthest
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings

@@ -215,7 +215,7 @@ class AttachedEngine(Source):
         tokens = characters = 0
         with ExitStack() as stack:
             with stream.socket.limited(SILENCE_S):
-                reply = stack.enter_context(self._connection.open("POST", call.path, call.body, stream.socket))
+                reply = stack.enter_context(self._connection.open(call.path, call.body, stream.socket))
             stream.begin()
             if reply.status_code != 200:
                 raise engine.EngineError(complaint(self._connection.read(reply), reply.status_code))

@@ -146,8 +146,7 @@ class Connection:
     def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         """Status and body of a whole answer; errors as for `ask`, and connection errors (`LOST`)."""
         connected = Socket()
-        method = "GET" if body is None else "POST"
-        with connected.limited(CONNECT_S), self.open(method, path, body, connected) as reply:
+        with connected.limited(CONNECT_S), self.open(path, body, connected) as reply:
             data = self.read(reply)
         if reply.status_code in REFUSED:
             said = complaint(data, reply.status_code)
@@ -155,14 +154,13 @@ class Connection:
         return reply.status_code, data
 
     @contextmanager
-    def open(
-        self, method: str, path: str, body: Mapping[str, Any] | None, connected: Socket
-    ) -> Iterator[httpx2.Response]:
-        """Context manager: the answer to a request, whose body has not been read.
+    def open(self, path: str, body: Mapping[str, Any] | None, connected: Socket) -> Iterator[httpx2.Response]:
+        """Context manager: the answer to a GET, or to a POST of a body, which is not read yet.
 
         Raises:
             EngineError: it is compressed, so that few bytes could become many.
         """
+        method = "GET" if body is None else "POST"
         with self._http.stream(method, path, json=body, extensions={"trace": connected.trace}) as reply:
             if reply.headers.get("content-encoding", "identity").lower() != "identity":
                 raise EngineError(f"{self.url} compresses its answers without being asked to: turn that off there")

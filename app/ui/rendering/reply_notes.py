@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.segment import Segment
 from rich.style import Style
 
-from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines

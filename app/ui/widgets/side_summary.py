@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 from textual.widgets import Static
 
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.side_by_side.lanes import OWN_STREAM
 from specchat.app.ui.rendering.figures import NOTHING, accepted_share, counted, percent, rate, times

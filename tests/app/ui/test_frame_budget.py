@@ -2,7 +2,7 @@
 
 import pytest
 
-from specchat.app.chat.reply import Stage
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.ui.pump import FRAME_S, SHARE, SLOWEST_S, FrameBudget
 from tests.app.recorded import Clock
 
