@@ -14,9 +14,9 @@ from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import HeadRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
-from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, budget_of, fixed_budget
-from specchat.engine.kernels.draft_head import c_reads
+from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST
 from specchat.engine.kernels.library import library
+from specchat.engine.kernels.round import c_reads
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CGrowing, CGrowth
 from specchat.engine.request import MAX_GAMMA
@@ -92,9 +92,8 @@ class KernelDrafting:
 
     def _fill_row(self, growth: CGrowth, order: RowOrder) -> None:
         """Set prices, and the text of a row if it is drafted from."""
-        row, text = order.row, self._recipe.text
-        budget = budget_of(order) if self._recipe.head else order.budget or fixed_budget(order.gamma)
-        numbers = budget.numbers
+        row, text, budget = order.row, self._recipe.text, order.budget
+        numbers = order.budget.numbers
         self._kept.append(numbers)
         growth.given, growth.slot, growth.depth, growth.room = 0, row.slot, 0, min(row.room, MAX_GAMMA)
         growth.required, growth.repeatable, growth.step = budget.required, budget.repeatable, budget.step
@@ -145,26 +144,26 @@ class KernelDrafting:
         memory = (c_int64 * (size * len(orders)))()
         places = [addressof(memory) + 8 * size * i for i in range(len(orders))]
         library().c.sk_head_grow(head and head.address, self.write_to(places))
-        grown = []
+        made = []
         for row, first in zip(self._rows, range(0, len(memory), size), strict=True):
             starts = range(first, first + size, MAX_GAMMA)
             tokens, parents, buckets = (memory[start : start + row.count] for start in starts)
-            grown.append((tokens, parents, buckets))
+            made.append((tokens, parents, buckets))
         # The memory of its distributions is that of the next draft, which may be one of the same round.
-        drafts = self.drafts(grown, self.c.steps)
+        drafts = self.drafts(made, self.c.steps)
         return [draft if draft.q is None else replace(draft, q=draft.q.clone()) for draft in drafts]
 
-    def drafts(self, grown: Sequence[tuple[list[int], list[int], list[int]]], steps: int) -> list[Draft]:
+    def drafts(self, made: Sequence[tuple[list[int], list[int], list[int]]], steps: int) -> list[Draft]:
         """The draft of each row.
 
         Args:
-            grown: [B], tokens, parents and buckets of each.
+            made: [B], tokens, parents and buckets of each.
             steps: draft steps that were taken.
         """
         if head := self._recipe.head:
             for i in self._stepping:
                 head.has_read(self._rows[i].slot, self._rows[i].begin)
-        return [given or self._draft(i, *grown[i], steps) for i, given in enumerate(self._given)]
+        return [given or self._draft(i, *made[i], steps) for i, given in enumerate(self._given)]
 
     def _draft(self, i: int, tokens: list[int], parents: list[int], buckets: list[int], steps: int) -> Draft:
         text, head = self._recipe.text, self._recipe.head
@@ -179,5 +178,5 @@ class KernelDrafting:
             self.support,
             buckets,
             steps if by_head else 0,
-            (Source(maker.name),) if maker and self._recipe.named() else (),
+            (Source(maker.name),) if maker and self._recipe.names_sources() else (),
         )

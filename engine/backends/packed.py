@@ -90,7 +90,7 @@ class PackedBackend(Backend):
         """Memory of rounds, by number of rows and room for tokens."""
 
     def admit(self, row: SequenceState) -> None:
-        """A row starts; which tokens break its repetitions is found out before its first round, as it takes a while."""
+        """Start a row: its sequence breakers are looked up before its first round, as that takes a while."""
         if row.adjusts:
             self.penalties_of_rows.of(row)
 
@@ -134,7 +134,7 @@ class PackedBackend(Backend):
         head: int | None = None,
         ends: Collection[int] = (),
     ) -> list[RoundRows]:
-        """Run up to so many rounds in one call; the results of each that was run, valid until the next call.
+        """Run up to `rounds` rounds in one call; the results of each that was run, valid until the next call.
 
         Args:
             rows: B.
@@ -179,14 +179,14 @@ class PackedBackend(Backend):
         slots: Sequence[int],
         starts: Sequence[int],
         counts: Sequence[int],
-        settled: Sequence[int],
+        final: Sequence[int],
         *,
         prompt: bool = False,
     ) -> None:
-        """Prepare recurrent layers for a pass over these chains; no token below `settled` is taken back later."""
+        """Prepare recurrent layers for a pass over these chains; no token below `final` is taken back later."""
         if self._states:
-            for slot, start, count, length in zip(slots, starts, counts, settled, strict=True):
-                self._states.begin(slot, start, count, settled=length, prompt=prompt)
+            for slot, start, count, length in zip(slots, starts, counts, final, strict=True):
+                self._states.begin(slot, start, count, final=length, prompt=prompt)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding, float32."""

@@ -8,7 +8,7 @@ host before the call; rows with lenience, details or listed candidates are judge
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from time import perf_counter
 from typing import Any
 
@@ -34,28 +34,19 @@ from specchat.engine.sequence.sequence import SequenceState
 _PLAIN = Draft()
 
 
-class PackedRunner(Runner):
-    """Runs the rounds of a target on the packed kernels.
+class PackedRunner(Runner[PackedBackend]):
+    """Runs the rounds of a target on the packed kernels."""
 
-    Args:
-        target: verifies.
-        drafters: of the rows.
-        trim: shortens drafts that were made on the host.
-        on_launch: called once per `run`.
-    """
+    @cached_property
+    def _reference(self) -> TensorAcceptance:
+        """Judges rows that the kernels do not."""
+        target = self._target
+        return TensorAcceptance(Graphs(target.device, target.cache.slots, None), target.penalties)
 
-    def __init__(
-        self,
-        target: PackedBackend,
-        drafters: RowDrafters,
-        trim: Trim,
-        on_launch: Callable[[], object] = lambda: None,
-    ) -> None:
-        super().__init__(drafters, trim, on_launch)
-        self._target = target
-        self._reference = TensorAcceptance(Graphs(target.device, target.cache.slots, None), target.penalties)
-        self._draftings = cache(lambda recipe, count: KernelDrafting(recipe, target.penalties_of_rows, count))
+    @cached_property
+    def _draftings(self) -> Callable[[Recipe, int], KernelDrafting]:
         """Memory for drafts, by recipe and number of rows."""
+        return cache(lambda recipe, count: KernelDrafting(recipe, self._target.penalties_of_rows, count))
 
     def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:
         """Run one round, or several (`Runner.run`)."""
@@ -78,7 +69,7 @@ class PackedRunner(Runner):
             known = [Draft(fault=error) if draft is None else draft for draft in drafts]
             # A later round of these may have failed, which the texts for the penalties know of.
             memory = self._target.run_rounds(rows, known)
-        self.on_launch()
+        self._on_launch()
         results = []
         for each in memory:
             made = known
@@ -92,7 +83,7 @@ class PackedRunner(Runner):
         verified_s = perf_counter() - filled - sum(each.c.seconds for each in memory[:-1])
         if width := self._target.tapped_width:
             states = RoundStates(last, width)
-            self.drafters.on_hidden_states(rows, states, [1 + outcome.accepted for outcome in outcomes])
+            self._drafters.on_hidden_states(rows, states, [1 + outcome.accepted for outcome in outcomes])
         draft_s = (filled - started) / len(results)
         return [
             RoundOutcome(
@@ -112,8 +103,8 @@ class PackedRunner(Runner):
 
     def _recipe(self, orders: Sequence[RowOrder]) -> Recipe:
         """The recipe of the batch: of the first row that drafts and has one, if any does, else of the first row."""
-        recipes = (self.drafters.of(order.row).recipe for order in orders if order.drafts)
-        return next(filter(None, recipes), self.drafters.of(orders[0].row).recipe) or Recipe()
+        recipes = (self._drafters.of(order.row).recipe for order in orders if order.drafts)
+        return next(filter(None, recipes), self._drafters.of(orders[0].row).recipe) or Recipe()
 
     def _known_drafts(self, orders: Sequence[RowOrder], recipe: Recipe) -> list[Draft | None]:
         """Drafts that are made on the host; None for rows that the kernels draft for."""
@@ -132,13 +123,13 @@ class PackedRunner(Runner):
         if not rows:
             return
         some = [orders[i] for i in rows]
-        for i, draft in zip(rows, self.trim(some, self.drafters.propose(some), len(orders)), strict=True):
+        for i, draft in zip(rows, self._trim(some, self._drafters.propose(some), len(orders)), strict=True):
             drafts[i] = draft
 
     def _is_covered(self, order: RowOrder, recipe: Recipe) -> bool:
-        """Whether the kernels draft for a row; the host finds out what is wrong with a drafter that fails to say so."""
+        """Whether the kernels draft for a row; what raises here is raised again, and reported, by `propose`."""
         try:
-            return self.drafters.of(order.row).recipe is recipe and recipe.covers(order)
+            return self._drafters.of(order.row).recipe is recipe and recipe.covers(order)
         except Exception:
             return False
 
@@ -154,7 +145,7 @@ class PackedRunner(Runner):
         return drafting, drafts
 
 
-def runner_of(target: Backend, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object]) -> Runner:
+def runner_of(target: Backend, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object]) -> Runner[Any]:
     """The runner of a target; arguments as for `Runner`."""
     if isinstance(target, PackedBackend):
         return PackedRunner(target, drafters, trim, on_launch)
@@ -187,7 +178,7 @@ class RoundStates(Sequence[Tensor]):
 def outcomes_of(
     orders: Sequence[RowOrder], drafts: Sequence[Draft], judged: RoundRows, reference: TensorAcceptance
 ) -> list[Outcome]:
-    """The outcome of each row; `reference` judges those that the kernels have not."""
+    """The outcome of each row; `reference` judges the rows that the kernels have not judged."""
     outcomes: dict[int, Outcome] = {}
     if held := [i for i, row in enumerate(judged.rows) if row.held]:
         logits = pad_sequence([torch.from_numpy(judged.logits(i)) for i in held], batch_first=True)

@@ -296,7 +296,7 @@ def _id(support: Support | None) -> int:
 
 
 def _chain_shape(rows: int, length: int, flags: SamplingFlags, details: int, support: int) -> _Shape:
-    """The captured shape for chains of up to so many tokens."""
+    """The captured shape for chains of up to `length` tokens."""
     width = captured_width(length + 1)
     return _Shape(rows, width, (1,) * (width - 1), flags, details, support)
 

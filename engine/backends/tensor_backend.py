@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
@@ -12,8 +12,7 @@ from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAccept
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
-from specchat.engine.decoding.drafter import RowDrafters
-from specchat.engine.decoding.round import RoundOutcome, Runner, Trim
+from specchat.engine.decoding.round import RoundOutcome, Runner
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import GraphPool
@@ -100,40 +99,23 @@ class TensorBackend(Backend):
             self.forward(torch.zeros(1, length, dtype=torch.long, device=self.device), [0], [0])
 
 
-class TensorRunner(Runner):
-    """Runs the rounds of a target on tensors, one per call.
-
-    Args:
-        target: verifies.
-        drafters: of the rows.
-        trim: shortens drafts.
-        on_launch: called once per `run`, when the device has all of the work.
-    """
-
-    def __init__(
-        self,
-        target: TensorBackend,
-        drafters: RowDrafters,
-        trim: Trim,
-        on_launch: Callable[[], object] = lambda: None,
-    ) -> None:
-        super().__init__(drafters, trim, on_launch)
-        self._target = target
+class TensorRunner(Runner[TensorBackend]):
+    """Runs the rounds of a target on tensors, one per call."""
 
     def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:  # noqa: ARG002
         """Run one round."""
         target, watch, rows = self._target, self._target.stopwatch, [order.row for order in orders]
         watch.start()
-        drafts = self.trim(orders, self.drafters.propose(orders), len(orders))
+        drafts = self._trim(orders, self._drafters.propose(orders), len(orders))
         watch.mark()
         batch = DraftBatch.of(drafts, target.device)
         accepted = target.accept(orders, batch, target.score(rows, batch))
         target.keep(rows, accepted)
-        self.on_launch()
+        self._on_launch()
         outcomes = accepted.outcomes()
         watch.mark()
         kept = [1 + outcome.accepted for outcome in outcomes]
-        self.drafters.on_hidden_states(rows, accepted.hidden_states(), kept)
+        self._drafters.on_hidden_states(rows, accepted.hidden_states(), kept)
         return [RoundOutcome(drafts, outcomes, *watch.seconds())]
 
     def plain_pass(self, rows: Sequence[SequenceState]) -> None:

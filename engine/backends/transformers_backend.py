@@ -206,7 +206,7 @@ class TransformersBackend(TensorBackend):
         super().keep(rows, outcomes)
         if self.states:
             for row in rows:
-                self.states.settle(row.slot, row.cached)
+                self.states.begin_round(row.slot, row.cached)
 
     def embedding_rows(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of the embedding of tokens [...]."""

@@ -91,11 +91,11 @@ class PackedStates(StateStore):
         super().give(slot, states)
         self._ends[slot] = self.lengths[slot] = 0
 
-    def begin(self, slot: int, start: int, tokens: int, *, settled: int, prompt: bool = False) -> None:
+    def begin(self, slot: int, start: int, tokens: int, *, final: int, prompt: bool = False) -> None:
         """Prepare a pass over `tokens` tokens of a slot from `start` on; what later positions added is forgotten.
 
         Args:
-            settled: length below which no token is taken back after the pass.
+            final: length below which no token is taken back after the pass.
             prompt: whether they are a chunk of a prompt. The state before its first chunk, and after its last one,
                 becomes a snapshot.
         """
@@ -106,7 +106,7 @@ class PackedStates(StateStore):
         if not base <= start <= self._ends[slot]:
             base = self._restore(slot, start)
         self._ends[slot] = end
-        self.commits[slot] = max(base, end - _RING + self._before, settled if self.stored.numel() else 0)
+        self.commits[slot] = max(base, end - _RING + self._before, final if self.stored.numel() else 0)
         self._reading[slot] = end if prompt else None
 
     def _restore(self, slot: int, length: int) -> int:

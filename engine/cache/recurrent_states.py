@@ -75,7 +75,7 @@ class RecurrentStates(StateStore):
         super().give(slot, states)
         self._recent[slot] = {}
 
-    def settle(self, slot: int, length: int) -> None:
+    def begin_round(self, slot: int, length: int) -> None:
         """A round has begun at `length`: the slot continues from there, or another prompt from a snapshot."""
         self._reading[slot] = None
         self._recent[slot] = {n: state for n, state in self._recent[slot].items() if n >= length}

@@ -53,6 +53,10 @@ class Budget:
         return array("d", (*self.passes, *self.rates.values(), *(self.repeat_rates or self.rates).values()))
 
 
+UNPRICED = Budget((0.0,), 0.0, {}, repeatable=True)
+"""For drafters that decide nothing while they draft."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowOrder:
     """What may be drafted for one row in one round."""
@@ -60,8 +64,7 @@ class RowOrder:
     row: SequenceState
     gamma: int
     """Positions that draft steps may be taken for."""
-    budget: Budget | None = None
-    """Measured costs; None if fixed ones apply."""
+    budget: Budget = UNPRICED
     free: bool = False
     """Whether tokens that take no draft step may be drafted up to `row.room`, even if γ is 0."""
 
@@ -190,7 +193,7 @@ def draft_by_kind(
     kind_of: Callable[[RowOrder], Kind],
     draft: Callable[[Kind, list[RowOrder]], Sequence[Draft]],
 ) -> list[Draft]:
-    """The drafts of all orders, those of one kind made together."""
+    """The drafts of all orders; orders of one kind are drafted for together."""
     alike: dict[Kind, list[int]] = {}
     for i, order in enumerate(orders):
         alike.setdefault(kind_of(order), []).append(i)
@@ -243,7 +246,7 @@ def _tokens(drafts: Sequence[Draft], device: torch.device) -> Tensor:
 
 
 def _joined(parts: Sequence[Tensor | None]) -> Tensor:
-    """[B, N, …], N the most of any part, 0 beyond a part's own and where there is none."""
+    """[B, N, …], N the length of the longest part, padded with 0; None is all 0."""
     known = [part for part in parts if part is not None]
     if len(known) == len(parts) and len({len(part) for part in known}) == 1:
         return torch.stack(known) if len(known) > 1 else known[0][None]

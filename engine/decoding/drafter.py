@@ -13,8 +13,7 @@ from torch import Tensor
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.device import to_device
-from specchat.engine.kernels.draft_head import TargetStates
-from specchat.engine.kernels.text_memory import TextMemory
+from specchat.engine.kernels.round import TargetStates, TextMemory
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06
@@ -68,7 +67,7 @@ class Recipe:
 
     text: TextRecipe | None = None
     head: HeadRecipe | None = None
-    named: Callable[[], bool] = lambda: False
+    names_sources: Callable[[], bool] = lambda: False
     """Whether records name what drafted."""
 
     def covers(self, order: RowOrder) -> bool:
@@ -128,7 +127,7 @@ class Drafter:
     graph_bytes: int = 0
     """Memory that its CUDA graphs share."""
     recipe: Recipe | None = None
-    """How the kernels can draft by themselves as it would, with targets that run on them; None if they cannot."""
+    """What the kernels need to draft as it would, next to a target that runs on them; None if they cannot."""
 
     def warm_up(self) -> float | None:
         """Plan to capture CUDA graphs, and time a draft step of one row, while no request runs.
@@ -232,7 +231,7 @@ class RowDrafters:
 
         Args:
             rows: B.
-            states: [B, T, taps x hidden size], or per row those of the kept tokens; None without taps.
+            states: [B, T, taps x hidden size], or per row [kept tokens, taps x hidden size]; None without taps.
             lengths: how many of each row's T tokens are kept; None for all.
         """
         if states is None:

@@ -15,6 +15,7 @@ from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.round import RoundOutcome
+from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.errors import EngineError
 from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, NO_DRAFTER
@@ -44,7 +45,7 @@ class _RoundResult(NamedTuple):
     steps: int
     """Draft steps."""
     drafter: str | None
-    """Whose draft steps took `draft_s`; None if that is not known."""
+    """Name of the drafter whose steps took `draft_s`; None if that is not known."""
     draft_s: float
     verify_s: float
 
@@ -152,7 +153,7 @@ class Planner:
         self._trial = False
         adaptive = [row for row in rows if row.adaptive]
         if not adaptive:
-            return [RowOrder(row, row.room) for row in rows]
+            return [RowOrder(row, row.room, self._fixed_budget(row, row.room)) for row in rows]
         acceptances = {row.slot: self._acceptances[row.request.request_id] for row in adaptive}
         stepping = [row for row in adaptive if not self.drafters.of(row).profile.stepless]
         gammas = dict.fromkeys(acceptances, 0)
@@ -165,12 +166,18 @@ class Planner:
         paying = self._controller.least_rate(len(rows)) < _UNSURE
         orders = []
         for row in rows:
-            free = row.adaptive and self.drafters.of(row).profile.free and (paying or row.slot in budgets)
-            orders.append(RowOrder(row, gammas.get(row.slot, row.room), budgets.get(row.slot), free))
+            gamma, budget = gammas.get(row.slot, row.room), budgets.get(row.slot)
+            free = row.adaptive and self.drafters.of(row).profile.free and (paying or budget is not None)
+            orders.append(RowOrder(row, gamma, budget or self._fixed_budget(row, gamma), free))
         return orders
 
+    def _fixed_budget(self, row: SequenceState, gamma: int) -> Budget:
+        """Prices for a row that may not use measured ones; a requested γ is drafted for whatever it costs."""
+        stepless = self.drafters.of(row).profile.stepless
+        return fixed_budget(gamma if row.request.gamma is not None or stepless else 0)
+
     def _budgets(self, adaptive: Sequence[SequenceState], gammas: Mapping[int, int], rows: int) -> dict[int, Budget]:
-        """By slot, prices for the adaptive rows whose drafters use them, where some draft can pay."""
+        """Prices by slot, for the adaptive rows whose drafters use them, where some draft can pay."""
         least, priced = self._controller.least_rate(rows), dict[int, AcceptanceModel]()
         for row in adaptive:
             acceptance = self._acceptances[row.request.request_id]
@@ -195,7 +202,7 @@ class Planner:
         return most if most > 1 and allowed() else 1
 
     def trim(self, orders: Sequence[RowOrder], drafts: Sequence[Draft], rows: int) -> list[Draft]:
-        """The drafts as far as they are worth their verification, in a batch of so many rows."""
+        """The drafts without the tokens that are not worth their verification, in a batch of `rows` rows."""
         adaptive = [i for i, order in enumerate(orders) if order.row.adaptive and len(drafts[i].tree)]
         trimmed = list(drafts)
         if adaptive:
@@ -257,7 +264,7 @@ class Planner:
                 self._controller.observe(acceptances, verified, each.rows, draft_s)
 
     def learn_plain(self, rows: int, seconds: float) -> None:
-        """Observe the time of a plain pass that was run for comparison between rounds of so many rows."""
+        """Observe the time of a plain pass that was run for comparison between rounds of `rows` rows."""
         self._costs.observe_pass(rows, self._costs.plain_width(rows), seconds)
 
     def learn_rest(self, result: RoundOutcome, rest_s: float) -> None:

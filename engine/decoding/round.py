@@ -1,8 +1,8 @@
 """Rounds of speculative decoding: draft, score, accept, keep.
 
 The target's cache holds every token of a row but the last. A round feeds that token and the drafted tokens in one pass;
-the logits after each node verify its candidates, and those after the last accepted node give the correction or bonus
-(Leviathan et al. 2023, Algorithm 1). Rolling back means leaving `SequenceState.cached` at the last accepted token.
+the logits after each node verify its candidates, and the logits after the last accepted node give the correction or
+bonus (Leviathan et al. 2023, Algorithm 1). Rolling back leaves `SequenceState.cached` at the last accepted token.
 
 Where passes are short, a runner may run several rounds in one call (multi-step scheduling in vLLM): a pass evicts the
 host's code and data from the processor's caches, so that work between two passes takes longer than it does once again.
@@ -14,15 +14,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
+from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import RowDrafters
 from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.sequence.sequence import SequenceState
 
+Target = TypeVar("Target", bound=Backend)
 Trim = Callable[[Sequence[RowOrder], Sequence[Draft], int], list[Draft]]
-"""Shortens drafts to what is worth its verification, in a batch of so many rows."""
+"""Shortens drafts to what is worth its verification; the number is the size of the batch."""
 
 
 Offer = tuple[int, float, float, float]
@@ -39,7 +41,7 @@ class Tests(NamedTuple):
     u: list[float]
     beta: list[float]
     refused: list[list[Offer]]
-    """Of a tree: per tested position, the other tokens that were rejected."""
+    """Other rejected tokens per tested position, for a tree."""
 
 
 @dataclass
@@ -85,7 +87,7 @@ class Outcome:
 
     @property
     def offered(self) -> int:
-        """Of a tree: number of drafted tokens; 0 for a chain."""
+        """Number of drafted tokens of a tree; 0 for a chain."""
         return len(self.tree) if self.tree.branches else 0
 
     @property
@@ -124,11 +126,11 @@ class Outcome:
             decided.append(offers[decisive])
             # q = 0 marks a candidate for which the drafter had no token left.
             refused.append([offer for i, offer in enumerate(offers) if i != decisive and offer[2] > 0])
-        line: list[int] = []
+        rest: list[int] = []
         if len(decided) > len(path):
-            line = tree.line(tree.candidates[path[-1] if path else 0][0].node)
+            rest = tree.first_branch(tree.candidates[path[-1] if path else 0][0].node)
         p_of, q_of, u_of = ([offer[i] for offer in decided] for i in (1, 2, 3))
-        drafted = [tokens[node - 1] for node in (*path, *line)]
+        drafted = [tokens[node - 1] for node in (*path, *rest)]
         return Tests(drafted, p_of, q_of, u_of, list(self.betas[: len(decided)]), refused if tree.branches else [])
 
 
@@ -165,17 +167,20 @@ class RoundOutcome(NamedTuple):
         return any(len(draft.tree) for draft in self.drafts)
 
 
-class Runner(ABC):
+class Runner(ABC, Generic[Target]):
     """Runs the rounds of one target.
 
     Args:
+        target: verifies.
         drafters: of the rows.
         trim: shortens drafts that were made on the host.
         on_launch: called once per `run`, when a device that computes by itself has all of the work.
     """
 
-    def __init__(self, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None) -> None:
-        self.drafters, self.trim, self.on_launch = drafters, trim, on_launch
+    def __init__(
+        self, target: Target, drafters: RowDrafters, trim: Trim, on_launch: Callable[[], object] = lambda: None
+    ) -> None:
+        self._target, self._drafters, self._trim, self._on_launch = target, drafters, trim, on_launch
 
     @abstractmethod
     def run(self, orders: Sequence[RowOrder], max_rounds: int = 1, ends: Collection[int] = ()) -> list[RoundOutcome]:

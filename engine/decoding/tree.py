@@ -98,7 +98,7 @@ class Tree:
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
-        """Inner nodes (those with children) at each depth but the last."""
+        """Inner nodes (nodes with children) at each depth but the last."""
         inner = [i for i, children in enumerate(self.children) if children]
         return tuple(tuple(i for i in inner if self.depths[i] == depth) for depth in range(self.depth))
 
@@ -125,12 +125,12 @@ class Tree:
             end = self.parents[end - 1]
         return path[::-1]
 
-    def line(self, start: int) -> list[int]:
+    def first_branch(self, start: int) -> list[int]:
         """`start` and the first child of each node below it."""
-        line = [start]
-        while children := self.children[line[-1]]:
-            line.append(children[0])
-        return line
+        nodes = [start]
+        while children := self.children[nodes[-1]]:
+            nodes.append(children[0])
+        return nodes
 
 
 @lru_cache

@@ -1,11 +1,11 @@
-"""Trees that grow by what a drafter is sure of: how many tokens are offered where, and when drafting ends.
+"""Trees that grow by confidence: how many tokens are offered where, and when drafting ends.
 
 As in EAGLE-2 (Li et al. 2024) a token's chance is the product of the confidences on its path, which are close to
 acceptance rates; here each grade of confidence has the rate that it has shown, and a token is offered if its chance
 exceeds the price of verifying it.
 
 Exactness of drawn tokens (SpecInfer, Miao et al. 2024): how many tokens are offered after a node may depend on
-everything drafted before them, q there included, but on none of the draws that it is about. So that number is settled
+everything drafted before them, q there included, but on none of the draws that it is about. So that number is fixed
 level by level, from the shares of the likeliest tokens, before anything is drawn, and what was drawn is offered.
 Other tokens are not drawn: the whole tree is known, and its best tokens are kept. Drawn drafts are chains: one
 token is offered after a node, or none.
@@ -46,10 +46,10 @@ EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)
 _GREEDY = (0.01, 0.03, 0.07, 0.14, 0.3, 0.5, 0.6, 0.77, 0.8, 0.95, 0.98)
 """Acceptance rates of the default model's head between these edges, greedy; they depend on neither rank nor depth."""
 _DRAWN = (0.3, 0.3, 0.33, 0.38, 0.4, 0.47, 0.55, 0.61, 0.71, 0.82, 0.92)
-"""At temperature 1, by the probability of the likeliest token: a drawn one is accepted as far as p and q overlap."""
+"""Rates at temperature 1, by the probability of the likeliest token; a drawn one is accepted by the overlap of p, q."""
 GRADES = len(_GREEDY)
 EXPECTED = dict(enumerate((*_GREEDY, *_DRAWN)))
-"""The rate first thought of, by bucket: grades of greedy tokens, then those of drawn ones."""
+"""Prior rates by bucket: grades of greedy tokens, then grades of drawn ones."""
 LEAST = 0.02
 """Least price of a token: where passes cost nothing the places in them are what is short."""
 HOPE = 0.6
@@ -58,8 +58,8 @@ HOPE = 0.6
 Draw = Callable[[DrawRequest], Sequence[int]]
 """Draws tokens: their places, fewer where no weight was left."""
 Expand = Callable[[list[TreePlace], list[int]], Scores]
-"""Scores what follows n drafted tokens, those of a row next to each other, and which of the places scored in the step
-before each follows."""
+"""Scores what follows n drafted tokens, from the place in the step before that each follows; tokens of a row are
+neighbours."""
 
 
 def may_branch(row: SequenceState) -> bool:
@@ -67,14 +67,9 @@ def may_branch(row: SequenceState) -> bool:
     return row.request.sampling.lossless
 
 
-def budget_of(order: RowOrder) -> Budget:
-    """Costs of an order: measured ones, or else fixed ones."""
-    return order.budget or fixed_budget(0 if order.row.request.gamma is None else order.gamma)
-
-
 @lru_cache
 def fixed_budget(required: int = 0) -> Budget:
-    """A budget of fixed prices, about those of quantised weights on a CPU, for rows that may not learn them.
+    """A budget of fixed prices, about the prices of quantised weights on a CPU, for rows that may not learn them.
 
     Args:
         required: as in `Budget`.
@@ -104,10 +99,10 @@ class Node:
     """A token of the tree, or its root, that has been scored."""
 
     place: int
-    """In the tree; 0 for the root."""
+    """Index in the tree; 0 for the root."""
     chance: float
     source: int
-    """Which of the places scored in the last step."""
+    """Index among the places scored in the last step."""
     path: tuple[int, ...] = ()
     """Columns of the drafter's memory of the tokens before and of this one."""
 
@@ -134,14 +129,14 @@ class Growth:
     def __init__(self, budget: Budget, depth: int, *, drawn: bool) -> None:
         self.budget, self._depth, self._drawn = budget, depth, drawn
         self._floor = max(min(map(sub, budget.passes[1:], budget.passes)), LEAST)
-        """No token is cheaper."""
+        """Price of the cheapest token."""
         self._final = drawn or budget.required > 0
         """Whether what is offered stays; else the best of it is kept in the end."""
         self.tokens: list[int] = []
         self._offered: list[Offered] = []
         """The offer of each of these tokens."""
         self._columns: dict[int, int] = {}
-        """Of each token that has been expanded, the column where the drafter's memory has it."""
+        """Column of the drafter's memory, by token that has been expanded."""
         self._required = 0
         """The last token that is drafted regardless of its cost."""
         self._level = 0
@@ -165,7 +160,7 @@ class Growth:
         return sorted(kept, key=lambda each: (each.node.place, each.rank))
 
     def add(self, offered: Offered, token: int) -> None:
-        """Offer a token; those after one node come in the order of their ranks."""
+        """Offer a token; tokens after one node come in the order of their ranks."""
         self.tokens.append(token)
         self._offered.append(offered)
 
@@ -195,7 +190,7 @@ class Growth:
         return self._columns[place]
 
     def columns_along(self, tokens: Sequence[int]) -> list[int]:
-        """Columns of the drafted tokens that these are, one after the other, as far as they have been expanded."""
+        """Columns of these tokens, which follow each other in the tree, up to the first that was not expanded."""
         found: list[int] = []
         node = 0
         for token in tokens:
@@ -239,7 +234,7 @@ class Growth:
         return ranked
 
     def _price(self, more: int) -> float:
-        """Of one token next to those there are and `more`."""
+        """Price of one token in addition to the current ones and `more`."""
         count = min(len(self.tokens) + more, MAX_GAMMA - 1)
         return max(self.budget.passes[count + 1] - self.budget.passes[count], LEAST)
 
@@ -257,7 +252,7 @@ def grow(
         draw: draws tokens.
     """
     rows = [order.row for order in orders]
-    growths = [Growth(budget_of(order), min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
+    growths = [Growth(order.budget, min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
     q = [torch.empty(MAX_GAMMA, len(known)) if row.draws else None for row in rows]
     steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
     while any(nodes):
@@ -297,12 +292,12 @@ def _draw(
     known: Sequence[int],
     draw: Draw,
 ) -> list[Offered]:
-    """Draw as many tokens after each node as are to be offered there, each without those before it.
+    """Draw the tokens to be offered after each node, without replacement.
 
     Args:
         row: whose drafts are drawn.
         growth: gets the tokens.
-        offers: those after one node next to each other.
+        offers: offers after one node are neighbours.
         logits: [n, V'], of all places scored.
         q: [`MAX_GAMMA`, V'], float32, contiguous: by node, gets what the tokens after it are drawn from.
         known: the V' tokens.
@@ -332,7 +327,7 @@ def _added_up(values: Iterable[float]) -> float:
 
 
 def choose_expanded(growths: Sequence[Growth], gains: Sequence[float]) -> list[int]:
-    """Which rows take one more draft step: rows that may use measured costs share it, the others decide alone."""
+    """Indices of the rows that take one more draft step: rows with measured costs share it, the others decide alone."""
     repeatable = [i for i, growth in enumerate(growths) if growth.budget.repeatable]
     sharing = [i for i, growth in enumerate(growths) if not growth.budget.repeatable]
     expanded = [i for i in repeatable if gains[i] and gains[i] >= growths[i].budget.step]

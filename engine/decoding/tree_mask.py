@@ -155,10 +155,10 @@ class TreePart:
         inside[:, :, 0] = True
         for b, places in enumerate(rows):
             for i, place in enumerate(places):
-                line = [*place.path, place.column]
-                inside[b, i, line] = True
-                depths[b, line] = torch.arange(1, len(line) + 1)
-                asking[b, i] = len(line)
+                nodes = [*place.path, place.column]
+                inside[b, i, nodes] = True
+                depths[b, nodes] = torch.arange(1, len(nodes) + 1)
+                asking[b, i] = len(nodes)
         first = torch.tensor([places[0].first for places in rows])
         return cls(*(to_device(part, device) for part in (first, inside, depths, asking)))
 
@@ -172,13 +172,13 @@ class TreePart:
         return self.first[:, None] + self.asking
 
     def visibility(self, written: Tensor, columns: Tensor, window: int | None) -> Tensor:  # noqa: ARG002
-        """As `TreeMask.visibility`."""
+        """Attention mask, as `TreeMask.visibility`."""
         return tree_visibility(self.inside, self.depths, self.asking, self.first, columns, window)
 
 
 @dataclass(frozen=True, slots=True)
 class FedPlaces:
-    """A pass over places of several rows, those of a row in consecutive columns."""
+    """A pass over places of several rows; the places of a row have consecutive columns."""
 
     tokens: Tensor
     """[B, Q], int64, padded."""
@@ -191,7 +191,7 @@ class FedPlaces:
 
     @classmethod
     def of(cls, places: Sequence[TreePlace], columns: int, device: torch.device) -> FedPlaces:
-        """The pass over these places, those of a row next to each other, in a cache of so many columns."""
+        """The pass over these places, in which places of a row are neighbours, in a cache of `columns` columns."""
         rows = [list(mine) for _, mine in groupby(places, key=lambda place: place.slot)]
         starts = [mine[0].first + mine[0].column for mine in rows]
         width = min(padded_width(max(map(len, rows))), columns - max(starts))
@@ -200,7 +200,7 @@ class FedPlaces:
         return cls(tokens, slots, starts, TreePart.of(rows, width, device), counts)
 
     def joined(self, logits: Tensor) -> Tensor:
-        """Logits [n, V] of the places, from those of the pass [B, Q, V]."""
+        """Logits [n, V] of the places, from the logits [B, Q, V] of the pass."""
         if len(self.counts) == 1:
             return logits[0, : self.counts[0]]
         return torch.cat([each[:count] for each, count in zip(logits, self.counts, strict=True)])

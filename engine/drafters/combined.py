@@ -15,7 +15,7 @@ from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.drafter import HeadDrafter
-from specchat.engine.drafters.suffix import SURE, suffix_drafter
+from specchat.engine.drafters.suffix import RELIABLE, suffix_drafter
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -30,7 +30,7 @@ class CombinedDrafter(Drafter):
     def __init__(self, name: str, sources: Sequence[Drafter]) -> None:
         self.name, self._sources, self._last = name, sources, sources[-1]
         self._firsts: dict[str, int] = {}
-        """By name of a source, its first bucket among all: those of the last one come first."""
+        """First bucket of each source among all buckets, by name; the buckets of the last source come first."""
         buckets, rates = list[int](), dict[int, float]()
         for source in reversed(sources):
             first = self._firsts[source.name] = len(buckets)
@@ -40,7 +40,7 @@ class CombinedDrafter(Drafter):
         recipe = self._last.recipe
         for source in sources[:-1]:
             recipe = recipe and source.recipe and recipe.joined(source.recipe, self._firsts[source.name])
-        self.recipe = recipe and replace(recipe, named=lambda: True)
+        self.recipe = recipe and replace(recipe, names_sources=lambda: True)
 
     def warm_up(self) -> float | None:
         """Warm up the last source; returns the time of its draft step."""
@@ -94,12 +94,12 @@ class CombinedDrafter(Drafter):
 
 
 def _is_worthwhile(draft: Draft, order: RowOrder) -> bool:
-    """Whether the first token of a draft, if there is one, is worth its verification."""
-    budget = order.budget
-    return bool(draft.buckets) and (budget is None or budget.rates[draft.buckets[0]] > budget.passes[1])
+    """Whether a draft has a first token that is worth its verification."""
+    buckets, budget = draft.buckets, order.budget
+    return bool(buckets) and (budget.repeatable or budget.rates[buckets[0]] > budget.passes[1])
 
 
 def build(context: BuildContext, name: str) -> CombinedDrafter:
     """The drafter for an engine."""
     head: HeadDrafter = context.drafters["head"]
-    return CombinedDrafter(name, (suffix_drafter(context, least=SURE, kernels=head.recipe is not None), head))
+    return CombinedDrafter(name, (suffix_drafter(context, least=RELIABLE, kernels=head.recipe is not None), head))

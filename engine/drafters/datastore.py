@@ -31,8 +31,8 @@ LEAST = min(*_ALONE, *_AGREED)
 """Tokens of the shortest match."""
 _VOTES = 16
 """Matches that are asked, the latest ones."""
-_FEW = 32_768
-"""Tokens up to which new texts are kept apart from the others: those are sorted anew in a few milliseconds."""
+FEW = 32_768
+"""Tokens up to which new texts are a separate part, which is sorted again in a few milliseconds."""
 
 Texts = dict[int, Sequence[int]]
 """Token ids by key."""
@@ -41,7 +41,7 @@ DEPTH = 32
 _BORDER = 0xFFFFFFFF
 """Stands around each sequence: no token, so that no match crosses it."""
 _BYTES = 4
-"""Of a token: big-endian, so that bytes sort as tokens do."""
+"""Bytes of a token: big-endian, so that bytes sort as tokens do."""
 _LOOKED_AT = 1024
 """Occurrences that the latest ones are sought among."""
 
@@ -50,7 +50,7 @@ class _Part(NamedTuple):
     """Texts that are searched together."""
 
     keys: tuple[int, ...]
-    """Of the texts, in their order."""
+    """Keys of the texts, in their order."""
     array: SuffixArray
 
 
@@ -64,7 +64,7 @@ class Datastore:
 
     def __init__(self) -> None:
         self._parts: tuple[_Part, ...] = ()
-        """At most two: most of the texts, and the newest ones."""
+        """Most of the texts, and the newest ones: two parts at most."""
 
     def __bool__(self) -> bool:
         """Whether there is any text."""
@@ -72,7 +72,7 @@ class Datastore:
 
     @property
     def keys(self) -> frozenset[int]:
-        """Of all texts."""
+        """Keys of all texts."""
         return frozenset(key for part in self._parts for key in part.keys)
 
     def update(self, new: Mapping[int, Sequence[int]], gone: Collection[int] = frozenset()) -> None:
@@ -84,10 +84,10 @@ class Datastore:
         self._parts = tuple(part for part in before if not any(key in gone for key in part.keys))
         if len(self._parts) == len(before) and not new:
             return
-        settled = before[:1] if self._parts[:1] == before[:1] else ()
+        older = before[:1] if self._parts[:1] == before[:1] else ()
         recent = {**_texts(before[1:], gone), **new}
-        if settled and _size(recent) <= min(_FEW, MOST_TOKENS - len(settled[0].array)):
-            self._parts = (*settled, *_sorted(recent))
+        if older and _size(recent) <= min(FEW, MOST_TOKENS - len(older[0].array)):
+            self._parts = (*older, *_sorted(recent))
         else:
             self._parts = _sorted(_newest({**_texts(before[:1], gone), **recent}))
 
@@ -99,7 +99,7 @@ class Datastore:
         Args:
             text: token ids.
             count: how many are wanted.
-            shared: only from matches of more tokens than these.
+            shared: matches of this number of tokens or fewer are ignored.
             without: keys of texts that are not searched.
         """
         parts = self._parts  # another thread may replace them
@@ -125,7 +125,7 @@ class Datastore:
 
 
 def _grade(length: int, matches: int) -> int:
-    """Of a token after matches of this length, which all have it; -1 where that says too little."""
+    """Grade of a token after matches of this length, which all have it; -1 if they say too little."""
     return sum(length >= least for least in (_ALONE if matches == 1 else _AGREED)) - 1
 
 
@@ -148,7 +148,7 @@ def _texts(parts: Sequence[_Part], gone: Collection[int]) -> Texts:
 
 
 def _newest(texts: Texts) -> Texts:
-    """All of these, or where they are too many the newest ones."""
+    """The texts, or the newest ones if there are too many."""
     size = _size(texts)
     if size <= MOST_TOKENS:
         return texts

@@ -14,7 +14,7 @@ LEAD = 2
 
 
 class DraftCache:
-    """A draft model's cache, its slots those of the target.
+    """A draft model's cache, with the slots of the target.
 
     A row's prompt enters it in chunks before the row's first round, the prompts of several rows together where they fit
     into one. What it has read stays with the blocks of the text, whichever drafter of the model reads that next.
@@ -29,7 +29,7 @@ class DraftCache:
         self._chunk = chunk
         self._cached: dict[str, int] = {}
         self._drafted: dict[str, int] = {}
-        """By request: length of the chain that is being verified; the last token of it was never fed."""
+        """Length of the chain that is being verified, by request; its last token was never fed."""
 
     def admit(self, row: SequenceState) -> None:
         """Note how much of the text is known from an earlier turn."""
@@ -45,11 +45,11 @@ class DraftCache:
         self._drafted.pop(row.request.request_id, None)
         cache, known = self._model.cache, min(self._cached.pop(row.request.request_id), row.cached)
         cache.mark(row.slot, 0, known)
-        if cache.states:  # those of rejected tokens go
+        if cache.states:  # states of rejected tokens go
             cache.states.give(row.slot, cache.states.take(row.slot, min(known, max(len(row.tokens) - LEAD, 0))))
 
     def expect(self, row: SequenceState, length: int) -> None:
-        """A chain of so many tokens has been drafted after the row's."""
+        """Note that a chain of `length` tokens has been drafted."""
         self._drafted[row.request.request_id] = length
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
@@ -59,27 +59,27 @@ class DraftCache:
             self.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), length) - 1)
 
     def keep(self, row: SequenceState, length: int) -> None:
-        """From now on the first `length` tokens of the row count as cached."""
+        """Count the first `length` tokens of the row as cached."""
         self._cached[row.request.request_id] = length
 
     def unread(self, row: SequenceState) -> int:
-        """Number of tokens to prefill: those of the prompt that the cache lacks; once the reply has begun, 0 unless
+        """Number of tokens to prefill: prompt tokens that the cache lacks; once the reply has begun, 0 unless
         more than a chunk is missing, as fewer are fed with the next draft."""
         behind = self._behind(row, LEAD)
         return behind if behind > (self._chunk if row.emitted else 0) else 0
 
     def prefill(self, rows: Sequence[SequenceState]) -> None:
         """Feed one chunk, padding included: of the first row, and all that is left of others."""
-        together, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
+        batch, width = [rows[0]], min(self._behind(rows[0], LEAD), self._chunk)
         for row in rows[1:]:
             wide = max(width, self._behind(row, LEAD))
-            if wide * (len(together) + 1) <= self._chunk:
-                together, width = [*together, row], wide
-        self._feed(together, LEAD)
+            if wide * (len(batch) + 1) <= self._chunk:
+                batch, width = [*batch, row], wide
+        self._feed(batch, LEAD)
 
     def catch_up(self, rows: Sequence[SequenceState]) -> int:
         """Feed what the cache lacks, all rows at once, but for the last `LEAD` tokens of each, fewer where a row has no
-        more; how many those are."""
+        more; return the number of tokens left."""
         lead = min(LEAD, *(len(row.tokens) for row in rows))
         while behind := [row for row in rows if self._behind(row, lead) > 0]:
             self._feed(behind, lead)

@@ -61,7 +61,7 @@ class ModelDrafter(Drafter):
         self._drafts_trees, self._branches = trees, branches
         self._draw = by_kernels if draft.model.capabilities.packed else by_torch
         self._drafted: dict[str, Growth] = {}
-        """By request: the tree being verified."""
+        """Trees being verified, by request."""
 
     @property
     def graph_bytes(self) -> int:  # type: ignore[override]

@@ -53,7 +53,7 @@ class ModelSteps:
             rows: B, of which all but the last `lead` tokens are cached.
             lead: tokens fed in the first step.
             steps: at least 1.
-            first: index of the first step's uniform among those of the round.
+            first: index of the first step's uniform among the uniforms of the round.
         """
 
         def logits_after(step: int, tokens: Tensor) -> Tensor:
@@ -155,7 +155,7 @@ def drafted_chains(
     Args:
         orders: [B].
         tokens: [B, K].
-        q: [B, K, V], what the tokens of rows that draw their drafts were drawn from; None if there are none.
+        q: [B, K, V], what the tokens of rows that draw their drafts were drawn from; None if no row draws.
         buckets: [B], of the tokens; empty without.
     """
     drafts = []

@@ -42,7 +42,7 @@ class OtherChats:
 
     @property
     def keys(self) -> frozenset[int]:
-        """Of the replies that drafts are taken from."""
+        """Keys of the replies that drafts are taken from."""
         return self._datastore.keys
 
     @cached_property

@@ -25,13 +25,13 @@ from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.datastore import GRADES, Datastore
 from specchat.engine.drafters.text_drafter import TextDrafter
 from specchat.engine.kernels.library import library, missing
-from specchat.engine.kernels.text_memory import TextMemory, TokenMark
+from specchat.engine.kernels.round import TextMemory, TokenMark
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
 _LENGTHS = (2, 3, 5, 9)
 """Matches from each of these lengths on are in a bucket of their own."""
-SURE = 3
+RELIABLE = 3
 """First bucket of matches that are nearly always right: of three tokens and more."""
 _LIKELY = 2
 """First bucket of matches that are more often right than not: of two tokens and more."""
@@ -99,8 +99,8 @@ class RepeatedText:
         while places:
             following = Counter(map(at, places))  # the latest ones first, as `most_common` keeps the first of equals
             token, often = following.most_common(1)[0]
-            sure = 1 + sum(length >= least for least in _LENGTHS)
-            yield token, sure if often > _CONTESTED * len(places) else 0
+            grade = 1 + sum(length >= least for least in _LENGTHS)
+            yield token, grade if often > _CONTESTED * len(places) else 0
             added.append(token)
             places, length = [place + 1 for place in places if at(place) == token], length + 1
 
@@ -136,7 +136,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
     name = "suffix"
     predictor = RepeatedText
     chunk = 1 << 20
-    """Some 60 ms."""
+    """Tokens that take about 60 ms."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         super().__init__(ends, never)
         self._datastore, self._least = datastore, least
         by_kernels = vocabulary is not None
-        # Buckets: 0 if other continuations are as frequent; else by the length of the match; then those of other chats.
+        # Buckets: 0 if other continuations are as frequent; else by length of match; then the grades of other chats.
         self.profile = DrafterProfile(
             range(_STORED if datastore is None else _STORED + GRADES),
             _EXPECTED,
@@ -170,7 +170,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
                 memory=lambda row: self.text(row).memory,
                 has_more=lambda row: bool(self.of_other_chats(row)),
             )
-            self.recipe = Recipe(text, named=lambda: bool(self._datastore))
+            self.recipe = Recipe(text, names_sources=lambda: bool(self._datastore))
         self._stored: dict[str, tuple[int, list[tuple[int, int]]]] = {}
         """Per request, what other chats continue with, and after how many tokens."""
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections.abc import Sequence
-from ctypes import Array
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +14,10 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.library import KernelError, library, require
+from specchat.engine.kernels.library import library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CRead, CTables
+from specchat.engine.kernels.round import RoundRows, TargetStates, c_reads
+from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
 from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 STATE = -1
@@ -36,18 +34,6 @@ class Scores:
     """[m, n], the likeliest of the V' tokens, in descending order."""
     shares: NDArray[np.float32]
     """[m, n], their probabilities at temperature 1."""
-
-
-class TargetStates(NamedTuple):
-    """Hidden states of the target for some tokens of a slot."""
-
-    slot: int
-    first: int
-    """Column of the first token."""
-    tapped: Tensor
-    """[n or more, taps x hidden], float32, contiguous."""
-    tokens: int
-    """n"""
 
 
 class PackedHead:
@@ -145,15 +131,3 @@ class PackedHead:
         c_sources = array("i", sources)
         self._kernels.sk_head_run(self.address, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
         return Scores(logits, likeliest, shares)
-
-
-def c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
-    """`sk_read` of each; valid while the hidden states live.
-
-    Raises:
-        KernelError: they are not contiguous float32 of this width.
-    """
-    for each in read:
-        if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
-            raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
-    return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))

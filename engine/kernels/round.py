@@ -1,18 +1,25 @@
-"""Rounds on the kernels: drafts that grow, a pass over all rows and their drafts, and verdicts; some in one call."""
+"""Memory of rounds on the kernels: rows with their drafts and results, texts, and hidden states that a head reads."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from ctypes import addressof, c_float, c_int32, c_int64
+from ctypes import Array, addressof, c_float, c_int32, c_int64
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.structures import CRound, CRow, CRows
+from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.structures import CRead, CRound, CRow, CRows
 
 Logits = NDArray[np.float32]
+_ROOM = 1024
+"""Room for tokens after a text when its memory grows; it grows when less than half of it is left. The rounds of a call
+add fewer."""
 
 
 class RoundRules(NamedTuple):
@@ -25,7 +32,7 @@ class RoundRules(NamedTuple):
     accept_stream: int
     """Random number stream of acceptance."""
     last_stream: int
-    """Of last tokens."""
+    """Random number stream of last tokens."""
 
 
 class JudgedRow(NamedTuple):
@@ -36,7 +43,7 @@ class JudgedRow(NamedTuple):
     last: int
     """Correction, bonus or plain token; -1 if a logit is NaN."""
     p: list[float]
-    """Of a sampled row, p(x) of every tested token, in order."""
+    """p(x) of every tested token of a sampled row, in order."""
     q: list[float]
     """q(x) of the same tokens."""
     beta: list[float]
@@ -140,7 +147,7 @@ class RoundRows:
 
 
 def round_memory(rules: RoundRules, rounds: int, count: int, most: int) -> list[RoundRows]:
-    """Memory for as many rounds as a call may run, one after the other, with room for so many rows and tokens."""
+    """Memory for `rounds` rounds of one call, each with room for `count` rows and `most` drafted tokens per row."""
     return [RoundRows(count, most, rules, each) for each in (CRound * rounds)()]
 
 
@@ -148,3 +155,59 @@ def _view(kind: type[Any], address: int, count: int, width: int) -> NDArray[Any]
     """Array [count, width] of numbers at an address."""
     numbers: Any = (kind * (count * width)).from_address(address)
     return np.frombuffer(numbers, kind).reshape(count, width)
+
+
+class TokenMark(IntEnum):
+    """`sk_mark` of a token."""
+
+    ENDS = 1
+    """Drafts from texts end with it."""
+    NEVER_DRAFTED = 2
+    """Drafts from texts never have it."""
+
+
+class TextMemory:
+    """Token ids of a text, int64, with room for what the rounds of a call add."""
+
+    def __init__(self) -> None:
+        self.ids = array("q")
+        """Longer than the text."""
+        self.count = 0
+        """Tokens of the text."""
+
+    @property
+    def address(self) -> int:
+        """Address of the first token, until the text has grown."""
+        return self.ids.buffer_info()[0]
+
+    def append(self, tokens: Sequence[int]) -> None:
+        """Add tokens to the text."""
+        count = self.count + len(tokens)
+        if len(self.ids) < count + _ROOM // 2:
+            self.ids.extend([0] * (count + _ROOM - len(self.ids)))
+        self.ids[self.count : count] = array("q", tokens)
+        self.count = count
+
+
+class TargetStates(NamedTuple):
+    """Hidden states of the target for some tokens of a slot."""
+
+    slot: int
+    first: int
+    """Column of the first token."""
+    tapped: Tensor
+    """[n or more, taps x hidden], float32, contiguous."""
+    tokens: int
+    """n"""
+
+
+def c_reads(read: Sequence[TargetStates], width: int) -> Array[CRead]:
+    """`sk_read` of each; valid while the hidden states live.
+
+    Raises:
+        KernelError: they are not contiguous float32 of this width.
+    """
+    for each in read:
+        if each.tapped.dtype is not torch.float32 or each.tapped.stride() != (width, 1):
+            raise KernelError(f"hidden states must be contiguous float32 and {width} wide")
+    return (CRead * len(read))(*(CRead(each.slot, each.first, each.tokens, each.tapped.data_ptr()) for each in read))

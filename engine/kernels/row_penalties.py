@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from ctypes import _Pointer, pointer
 
+from specchat.engine.kernels.round import TextMemory
 from specchat.engine.kernels.structures import CPenalties
-from specchat.engine.kernels.text_memory import TextMemory
 from specchat.engine.request import Sampling
 
 

@@ -1,6 +1,6 @@
 """Sampling on the kernels: settings, and drawing tokens from logits.
 
-Distributions equal those of `engine.sampling.sampler` up to rounding. Results are batch-invariant.
+Distributions equal the ones of `engine.sampling.sampler` up to rounding. Results are batch-invariant.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class DrawRequest:
     q: Tensor
     """[V'], float32, contiguous: output, the distribution; all 0 if a logit is NaN."""
     seed: int = 0
-    """Of XTC, and the position in the text."""
+    """Seed of XTC."""
     position: int = 0
 
 

@@ -15,7 +15,7 @@ from specchat.engine.kernels.build import SOURCE
 
 _HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
 _BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}
-"""By name of a structure, the declarations of its fields."""
+"""Declarations of the fields of each structure, by name."""
 _TYPES: dict[str, Any] = {
     "double": c_double,
     "float": c_float,

@@ -35,7 +35,7 @@ def downloads(config: EngineConfig) -> dict[str, int]:
 def pull(spec: str, store: ModelStore, progress: Progress) -> Path:
     """Download what a load with default settings uses; returns the target's folder.
 
-    Arguments and errors are those of `resolve` and of `Source.folder`.
+    Arguments and errors: `resolve`, `Source.folder`.
     """
     config, preset, source = EngineConfig(spec, store.folder), PRESETS.get(spec), resolve(spec, store, progress)
     draft = preset.drafter(gpu=_on_gpu(config)) if preset else ""

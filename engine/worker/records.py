@@ -1,4 +1,4 @@
-"""From what a round added to a row to its record."""
+"""Records of rounds, made from the tokens that a round added to a row."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Commit:
     sources: Sequence[Source]
     eos: Collection[int]
     number: int
-    """Of the round."""
+    """Number of the round."""
     drafter: str
     detail: int
     position: int

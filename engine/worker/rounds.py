@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import Any
 
 from specchat.engine.decoding.draft import Source
 from specchat.engine.decoding.planner import Planner
@@ -16,10 +17,11 @@ from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.emission import Emission
+from specchat.engine.worker.faults import Faults
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.plain_passes import PlainPasses
 from specchat.engine.worker.records import Commit, Times
-from specchat.engine.worker.requests import Faults, OpenRequests
+from specchat.engine.worker.requests import OpenRequests
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,7 @@ class Rounds:
 
     made: Assembly
     planner: Planner
-    runner: Runner
+    runner: Runner[Any]
     plain_passes: PlainPasses | None
     requests: OpenRequests
     emission: Emission

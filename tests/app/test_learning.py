@@ -19,7 +19,7 @@ from specchat.app.paths import heads_folder
 from specchat.app.storage.store import Store
 from tests.app.stage import Stage
 from tests.app.storage.helpers import add_turn
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 TARGET = "smollm2-135m"
 
@@ -121,7 +121,7 @@ def test_a_head_that_cannot_be_kept_leaves_the_one_before(monkeypatch: pytest.Mo
 
 def test_text_of_a_killed_app_is_deleted_by_the_next() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    gone.wait(PATIENCE_S)
     folders = [heads_folder().with_name("learning") / str(number) for number in (gone.pid, os.getpid())]
     for folder in folders:
         (folder / ".work").mkdir(parents=True)

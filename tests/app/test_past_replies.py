@@ -20,6 +20,7 @@ from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.tools.runner import running
 from tests.app.quiet import all_done, show_all
 from tests.app.storage.helpers import add_turn
+from tests.waiting import PATIENCE_S
 
 MODEL = "tiny"
 QUESTION = "Why is the sky blue?"
@@ -52,7 +53,7 @@ def talk(store: Store, model: str = MODEL, reason: str | None = "eos") -> tuple[
 
 def done(past: PastReplies) -> None:
     """Wait until everything is handed over or taken back."""
-    past._worker.submit(lambda: None).result()
+    past._worker.submit(lambda: None).result(PATIENCE_S)
 
 
 def on_disk(store: Store, tokens: list[int]) -> bool:
@@ -73,12 +74,12 @@ def test_a_stored_reply_is_given_and_taken_back_with_its_chat(engine: Engine, ch
     assert chats.keys == {row}
     assert on_disk(store, tokens)
 
-    archive.change(chat, deleted=True).result()
+    archive.change(chat, deleted=True).result(PATIENCE_S)
     done(past)
     assert chats.keys == set()
     assert not on_disk(store, tokens)
 
-    archive.change(chat, deleted=False).result()
+    archive.change(chat, deleted=False).result(PATIENCE_S)
     done(past)
     assert chats.keys == {row}
     archive.change(chat, deleted=True)

@@ -76,8 +76,8 @@ class Experience:
         self.factors = [1.0] * len(self.methods)
         """Accepted / expected tokens of each method, at most 1: each bucket by itself is tested rarely."""
         self.gain: dict[int, float] = {}
-        """Of growing drafts, by batch size: average of the tokens expected to be accepted minus the price of the draft.
-        What is accepted would vary so much that a few misses end drafts that pay."""
+        """Gain of growing drafts, by batch size: average of the tokens expected to be accepted minus the draft's price.
+        The number of accepted tokens varies so much that a few misses would end drafts that pay."""
 
     def state(self) -> dict[str, Any]:
         """The statistics as values for JSON."""
@@ -153,7 +153,7 @@ class AcceptanceModel:
         self._round = 0
         """Rounds since `_fade`."""
         self._means = {bucket: _means(belief) for bucket, belief in self._beliefs.items()}
-        """By bucket, E[αⁿ] as far as asked for, at least up to n = 2."""
+        """E[αⁿ] by bucket and n, up to the largest n that was needed, at least 2."""
         self._offered: dict[int, list[float]] = {}
         """Results of `offered` for unchanged beliefs."""
         self._known: _Rates | None = None
@@ -166,12 +166,12 @@ class AcceptanceModel:
 
     @property
     def rates(self) -> dict[int, float]:
-        """By bucket, the probability that a token is accepted if its parent was."""
+        """Probability by bucket that a token is accepted if its parent was."""
         return self._all_rates().rates
 
     @property
     def repeat_rates(self) -> dict[int, float]:
-        """The same after a token of the same bucket: they share one unknown rate."""
+        """`rates` after a token of the same bucket: both tokens share one unknown rate."""
         return self._all_rates().repeat_rates
 
     def _all_rates(self) -> _Rates:
@@ -270,7 +270,7 @@ def _means(belief: Sequence[float]) -> list[float]:
 
 @lru_cache(maxsize=256)
 def _likelihood(hits: float, misses: float) -> Sequence[float]:
-    """Of so many accepted and rejected tokens, at each rate."""
+    """Likelihood of these numbers of accepted and rejected tokens at each rate."""
     return [rate**hits * (1 - rate) ** misses for rate in _RATES]
 
 

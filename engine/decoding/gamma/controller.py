@@ -162,11 +162,11 @@ class GammaController:
         """
         costs, shapes = self._costs.of_batch(rows), trees or [None] * len(proposed)
         kept = [len(buckets) for buckets in proposed]
-        grown = [i for i, model in enumerate(acceptances) if model.growing and shapes[i]]
-        trimmed = [i for i, count in enumerate(kept) if count and i not in grown]
+        whole = [i for i, model in enumerate(acceptances) if model.growing and shapes[i]]
+        trimmed = [i for i, count in enumerate(kept) if count and i not in whole]
         if trimmed:
             tokens = _in_order([acceptances[i].survival(proposed[i], shapes[i]) for i in trimmed], costs)
-            size, _ = self._best(tokens, costs, settled=costs.size([kept[i] for i in grown]))
+            size, _ = self._best(tokens, costs, others=costs.size([kept[i] for i in whole]))
             if not size and self._afford(costs.verifying(1)):
                 size = max(n for n in range(1, MAX_GAMMA + 1) if costs.verifying(n) <= costs.verifying(1))
             taken = [token.row for token in tokens[:size]]
@@ -222,7 +222,7 @@ class GammaController:
         return sum(drafting.values()), costs.verifying(costs.size([len(draft.buckets) for draft in verified]))
 
     def _best(
-        self, tokens: Sequence[_Token], costs: RoundCosts, *, drafting: float = 0.0, settled: int = 0
+        self, tokens: Sequence[_Token], costs: RoundCosts, *, drafting: float = 0.0, others: int = 0
     ) -> tuple[int, float]:
         """Number of tokens that maximises tokens − λ·time, and that maximum.
 
@@ -230,14 +230,14 @@ class GammaController:
             tokens: that may be verified, in order.
             costs: of this batch.
             drafting: time of drafting.
-            settled: size of other drafts in the batch, which are verified in any case.
+            others: size of other drafts in the batch, which are verified in any case.
         """
         price = max(1.0, self._speed) * costs.rows
-        gained, best, before = -price * drafting, (0, 0.0), costs.verifying(settled)
+        gained, best, before = -price * drafting, (0, 0.0), costs.verifying(others)
         for size, token in enumerate(tokens, 1):
             gained += token.gain
-            whole = settled + size if costs.ragged else max(settled, size)
-            value = gained - price * (costs.verifying(whole) - before)
+            total = others + size if costs.ragged else max(others, size)
+            value = gained - price * (costs.verifying(total) - before)
             if value > best[1]:
                 best = size, value
         return best

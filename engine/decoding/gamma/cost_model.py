@@ -42,7 +42,7 @@ _WAITING = 128
 _REFRESH = 1 / 16, 128
 """Measurements after which `RoundCosts` are computed again: a share of all so far, and the maximum."""
 _RARITY = 6
-"""Of n passes √(n / this) have to be plain: seldom enough to cost little, and ever more seldom."""
+"""√(n / this) of n passes have to be plain: seldom enough to cost little, and ever more seldom."""
 _PROPORTION = 0.5
 """Weight of the assumption that the time of a draft is proportional to its steps, in measurements of a single step."""
 _TOKENS = 64
@@ -111,7 +111,7 @@ class CostModel:
         self.padded, self.ragged = padded, ragged
         self._measurements = 0
         self._curves: dict[int, PassCurve] = {}
-        """By batch size."""
+        """Curves by batch size."""
         self._waiting: dict[tuple[int, int], list[float]] = defaultdict(list)
         """Passes not yet learned from: seconds by rows and padded width."""
         self._passes: dict[int, int] = defaultdict(int)
@@ -124,7 +124,7 @@ class CostModel:
         self._costs: tuple[int, RoundCosts] | None = None
 
     def observe_pass(self, rows: int, width: int, seconds: float) -> None:
-        """Learn from one pass over so many rows, acceptance included."""
+        """Learn from one pass over `rows` rows, acceptance included."""
         self._measurements += 1
         self._passes[rows] += 1
         self._plain[rows] += width == self.plain_width(rows)
@@ -133,7 +133,7 @@ class CostModel:
             self._update_curves()
 
     def observe_draft(self, drafter: str, rows: int, steps: int, seconds: float) -> None:
-        """Learn from a draft for so many rows: the time of all its steps."""
+        """Learn from a draft for `rows` rows: the time of all its steps."""
         self._measurements += 1
         self._drafts[drafter][rows][steps].append(seconds)
 
@@ -162,7 +162,7 @@ class CostModel:
         return median_low(window) if window else None
 
     def drafts(self, drafter: str, rows: int) -> list[tuple[int, float, float]]:
-        """By number of steps: times of a drafter's drafts, with their weights, as errors are shares of them."""
+        """Numbers of steps of a drafter's drafts, each with a time and its weight, as errors are shares of times."""
         windows = _nearest(self._drafts[drafter], rows) or {}
         return [(steps, median_low(window), len(window) / steps**2) for steps, window in windows.items()]
 
@@ -201,7 +201,7 @@ class RoundCosts:
         more = max(0.0, drafted - rest) - seconds[0]
         self._added = [0.0, *((each + more) / self.plain_s for each in seconds[1:])]
         self._steps: dict[str, tuple[float, float]] = {}
-        """By drafter, of its first step and of a further one."""
+        """Times of the first step and of a further one, by drafter."""
 
     def size(self, lengths: Sequence[int]) -> int:
         """Size of drafts of these lengths."""
@@ -213,7 +213,7 @@ class RoundCosts:
         return self._added[size - beyond] + beyond * (self._added[-1] - self._added[-2])
 
     def drafting(self, drafter: str, steps: int) -> float:
-        """Time that so many draft steps for all rows add to a round; the first one takes longer than the others."""
+        """Time that `steps` draft steps for all rows add to a round; the first one takes longer than the others."""
         if drafter not in self._steps:
             measured = self._model.drafts(drafter, self.rows) or [(1, _UNKNOWN_STEP * self.plain_s, 1.0)]
             first, more = _line([(0, 0.0, _PROPORTION), *measured])

@@ -31,7 +31,7 @@ from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.sequence.sequence import SequenceState
 
 _BUCKETS = range(2 * BRANCHES)
-"""Of trees of fixed shape: first choice to last for the first position, then for any later one."""
+"""Buckets of trees of fixed shape: first choice to last for the first position, then for any later one."""
 
 
 class _Kind(NamedTuple):
@@ -52,7 +52,7 @@ class _Slot:
 
 
 class _ReadPlaces(BlockStore):
-    """Which places of blocks have been read; the memory of their keys and values is the layer's.
+    """Places of blocks that have been read; the layer has the memory of their keys and values.
 
     Args:
         pool: of the blocks.
@@ -65,7 +65,7 @@ class _ReadPlaces(BlockStore):
         self.allocate(pool.blocks)
 
     def allocate(self, blocks: int) -> None:
-        """For so many blocks."""
+        """Have memory for this number of blocks."""
         self._next = np.full(blocks, -1)
         """Token that the last place of each block was read with."""
         self.memory = [torch.from_numpy(self._next)]  # of a block, not of its columns
@@ -93,7 +93,7 @@ class _ReadPlaces(BlockStore):
 
 
 class HeadMemory:
-    """Which places of every slot the head has read.
+    """Places of every slot that the head has read.
 
     Place i stands for token i + 1 with the state that the target had at token i. The head has one layer, so a place's
     key and value depend on nothing but these two: places may be read in any order, and again. They stay with the blocks
@@ -141,7 +141,7 @@ class HeadMemory:
         self._places.note(row.slot, slot.first, min(slot.read, len(row.tokens) - 1), row.tokens)
 
     def take_unread(self, rows: Sequence[SequenceState]) -> list[int]:
-        """The first place that each row has to read; from now on they count as read."""
+        """The first place that each row has to read; afterwards its places count as read."""
         begins = []
         for row in rows:
             slot, end = self._slots[row.slot], len(row.tokens) - 1
@@ -292,7 +292,7 @@ def _ranks(tree: Tree) -> Sequence[int]:
 
 
 def recipe_of(layer: PackedLayer, support: Support, memory: HeadMemory) -> Recipe:
-    """How the kernels grow the trees of a head by themselves."""
+    """What the kernels need to grow the trees of a head."""
     return Recipe(
         head=HeadRecipe(
             HeadDrafter.name,

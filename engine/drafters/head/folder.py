@@ -31,7 +31,7 @@ class HeadAcceptance:
     rate: float
     """accepted / tested."""
     by_position: tuple[float, ...]
-    """The same for the first drafted token of a round, the second, …"""
+    """Acceptance rate of the first drafted token of a round, of the second, …"""
     emitted_per_round: float
     """τ."""
 
@@ -43,7 +43,7 @@ class HeadCard:
     target: str
     """Display name of the target."""
     fingerprint: str
-    """Of the target (`engine.models.load.fingerprint`)."""
+    """Fingerprint of the target (`engine.models.load.fingerprint`)."""
     shape: HeadShape
     tokens: int
     """Tokens of training text."""
@@ -55,13 +55,13 @@ class HeadCard:
     """Draft length of the evaluation."""
     greedy: HeadAcceptance
     sampled: HeadAcceptance
-    """At temperature 1."""
+    """Acceptance at temperature 1."""
     codes: str = "q8"
     """Codes of its linear layers with a quantised target: `q4` if it was trained for that."""
     steps_before: int = 0
-    """Updates of the head that the training started from; `tokens` and `minutes` include those of that head."""
+    """Updates of the head that the training started from; `tokens` and `minutes` include its training."""
     norms: str = ""
-    """Of the target (`engine.models.load.norms_fingerprint`); empty if it is unknown."""
+    """Fingerprint of the target's norms (`engine.models.load.norms_fingerprint`); empty if it is unknown."""
 
     def fits(self, target: Model) -> bool:
         """Whether the target is the model that the head was trained for, or has other quantised codes of it."""

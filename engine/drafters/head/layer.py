@@ -27,7 +27,7 @@ from specchat.engine.models.prepacked_linear import pack, prepacked_linear
 from specchat.engine.request import MAX_GAMMA
 
 WINDOW = 256
-"""Places a draft looks back: as far as the head has been trained on."""
+"""Places a draft looks back: the longest distance in training."""
 _FOUR_BITS = (Format.Q4, Format.Q4_SUPER, Format.MXFP4)
 
 
@@ -36,17 +36,17 @@ class Level:
     """One draft step of a tree, as indices on the device."""
 
     mask: TreeMask
-    """Of the whole tree, without padding."""
+    """Mask of the whole tree, without padding."""
     tokens: Tensor
     """[P], tokens of the pass that something is offered after."""
     last: int
     """The highest of them."""
     sources: Tensor
-    """[P], where each one's parent is among those of the level before."""
+    """[P], index of the parent of each among the tokens of the level before."""
     children: Tensor
     """[C], what is offered after them, tokens of the pass."""
     offered: Tensor
-    """[C], which draw each of these is, counted over all P in turn."""
+    """[C], index of the draw of each child, counted over all P in turn."""
     draws: Tensor
     """[P, K], the uniform of each draw; K is the most that one of them offers, some draws are for nothing."""
 
@@ -77,7 +77,7 @@ class Rows(NamedTuple):
     ends: Tensor
     """[B], int64: a row's number of tokens less one; 0 where there is no row."""
     longest: int
-    """No end is larger."""
+    """Upper limit of all ends."""
 
 
 class HeadLayer(BlockStore):
@@ -104,11 +104,11 @@ class HeadLayer(BlockStore):
         return sum(each.nbytes for each in self._rows)
 
     def width(self, places: int) -> int:
-        """Places per row that reading so many is padded to where shapes are not static."""
+        """Places per row that reading `places` is padded to where shapes are not static."""
         return places
 
     def allocate(self, blocks: int) -> None:
-        """Have memory for so many blocks."""
+        """Have memory for this number of blocks."""
         self.memory = ()
         self.memory = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
 

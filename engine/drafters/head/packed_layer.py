@@ -21,11 +21,12 @@ from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores, TargetStates
+from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
 from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.round import TargetStates
 from specchat.engine.kernels.token_layout import TokenLayout
 
 _CPU = torch.device("cpu")
@@ -34,7 +35,7 @@ _MOST_UNFUSED = 64
 _TIMED = 3
 """Steps that are timed to know what one takes."""
 _SCORED = 6
-"""One in so many clusters is scored."""
+"""Ratio of all clusters to scored ones."""
 _MATRICES = ("fuse", "again", "token", "qkv", "out", "gate_up", "down")
 """The linear layers of a head."""
 
@@ -90,7 +91,7 @@ class PackedLayer(HeadLayer):
         return self.states.nbytes + 2 * self._keys.nbytes
 
     def allocate(self, blocks: int) -> None:
-        """Have memory for so many blocks, which takes it when they are first written to."""
+        """Have memory for this number of blocks; pages are taken when they are first written to."""
         shape = self._shape
         sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
@@ -127,7 +128,7 @@ class PackedLayer(HeadLayer):
         tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """Keep the states of the tokens that are wanted; those of a prompt are made when they are needed for them."""
+        """Keep the states of the tokens that are wanted; states of a prompt are computed when they are needed."""
         if isinstance(tapped, RoundStates):
             self._head.absorb(tapped.rows)
             return
@@ -171,7 +172,7 @@ class PackedLayer(HeadLayer):
         return outcome
 
     def expand(self, places: Sequence[TreePlace], sources: Sequence[int]) -> Scores:
-        """What follows n drafted tokens, those of a row next to each other, each after a place of the last step."""
+        """Scores after n drafted tokens, each after a place of the last step; tokens of a row are neighbours."""
         before = [place.first - 1 for place in places]
         layout = TokenLayout(
             slots=[place.slot for place in places],

@@ -63,7 +63,7 @@ class HeadSteps:
     def draft(
         self, rows: Sequence[SequenceState], begins: Sequence[int], tree: Tree, *, branches: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """The same tree for all rows: read what is new, then a draft step for each level of the tree.
+        """Draft the same tree for all rows: read what is new, then take a draft step for each level of the tree.
 
         Args:
             rows: B; where there are branches, all of them draw tokens or none does.
@@ -103,7 +103,7 @@ class HeadSteps:
         return self._read(rows, max(1, *unread))
 
     def _read(self, rows: Sequence[SequenceState], places: int) -> Tensor:
-        """Read so many places of each row, as far as it has them: reading one again gives the same."""
+        """Read the last `places` places of each row, or all that it has: reading one again gives the same."""
         graphs = self._graphs
         if graphs.enabled:
             width = next(width for width in self._widths if width >= places)

@@ -16,7 +16,7 @@ from specchat.engine.device.padding import padded_width
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 
 LONGEST_LOOK = 2048
-"""Places that a published head looks back: as far as their authors train them."""
+"""Places that a published head looks back: the longest distance in its training."""
 
 
 class TorchLayer(HeadLayer):

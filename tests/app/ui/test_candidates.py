@@ -10,6 +10,7 @@ from specchat.app.ui.screens.candidates import CandidateFrame, CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from tests.app.stage import QUESTION, WIDE, Stage, lines_of, what_a_kill_leaves
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +116,7 @@ async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None
     async with stage.started(WIDE, events=20, text=ASK) as pilot:
         await stage.press(pilot, "2")
         await stage.app.workers.wait_for_complete()
-        stage.app.actions.archive.do(lambda: None).result()  # type: ignore[union-attr]
+        stage.app.actions.archive.do(lambda: None).result(PATIENCE_S)  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         killed = what_a_kill_leaves(tmp_path)
     again = Stage(killed, name="sampled", temperature=0.8)

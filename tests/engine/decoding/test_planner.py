@@ -15,6 +15,7 @@ from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import Outcome, RoundOutcome
+from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.request import NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.sequence import SequenceState
@@ -72,14 +73,14 @@ def test_tokens_without_draft_steps_are_ordered_where_some_can_pay(
     planner, row = planner_of(TextAndSteps())
     (order,) = planner.orders([row])
     assert (order.gamma, order.free, order.drafts) == (gamma, free, free)
-    assert (order.budget is not None) == free
+    assert order.budget.repeatable != free
 
 
 def test_a_fixed_gamma_is_ordered_as_it_is_within_the_room_that_is_left() -> None:
     planner, row = planner_of(TextAndSteps())
     for gamma, most, ordered in ((4, 20, 4), (12, 20, 12), (12, 9, 8)):
         row.request = replace(row.request, gamma=gamma, max_tokens=most)
-        assert planner.orders([row]) == [RowOrder(row, ordered)]
+        assert planner.orders([row]) == [RowOrder(row, ordered, fixed_budget(ordered))]
 
 
 @pytest.mark.parametrize("drawn", [True, False])

@@ -19,7 +19,7 @@ def test_a_tree_fills_as_many_positions_as_were_asked_for(gamma: int) -> None:
     assert len(tree) <= 16
     assert max(map(len, tree.children)) <= BRANCHES
     assert all(parent <= child for child, parent in enumerate(tree.parents)), "what it follows comes first"
-    assert len(tree.line(0)) == gamma + 1, "the first choices go all the way"
+    assert len(tree.first_branch(0)) == gamma + 1, "the first choices go all the way"
     assert [len(tree.path(end)) for end in range(len(tree) + 1)] == list(tree.depths)
 
 

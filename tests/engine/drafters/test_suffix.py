@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder
+from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.drafters import suffix
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
@@ -105,7 +106,7 @@ def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> No
     for datastore, named in ((Datastore(), []), (store, ["suffix"])):
         drafter, row = SuffixDrafter(datastore=datastore, vocabulary=WORDS), row_of([1, 2, 1])
         drafter.admit(row)
-        sources = made_by_kernels(drafter, RowOrder(row, 4)).sources
+        sources = made_by_kernels(drafter, RowOrder(row, 4, fixed_budget(4))).sources
         assert [source.name for source in sources] == named
 
 
@@ -114,7 +115,7 @@ def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> No
     [(0.9, 0.9, 0.5, 6), (0.9, 1.0, 0.5, 16), (0.9, 1.0, 0.85, 4), (0.3, 1.0, 0.5, 0)],
 )
 def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, price: float, drafted: int) -> None:
-    """Of a match of five tokens: the first four have one bucket, and all later ones another."""
+    """The first four tokens after a match of five have one bucket, and all later ones another."""
     rates = [dict.fromkeys(range(9), each) for each in (rate, again)]
     budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, rates[0], repeat_rates=rates[1])
     drafter, row = SuffixDrafter(vocabulary=WORDS), row_of([1, 2, 3, 4, 5] * 2)
@@ -133,7 +134,7 @@ def draft(text: list[int], count: int, drafter: TextDrafter[Any] | None = None) 
     drafter, row = drafter or SuffixDrafter(), row_of(text)
     row.room = count
     drafter.admit(row)
-    order = RowOrder(row, count)
+    order = RowOrder(row, count, fixed_budget(count))
     made = made_by_kernels(drafter, order) if drafter.recipe else drafter.propose([order])[0]
     drafter.release(row)
     return [*made.tokens], [*made.buckets]

@@ -75,7 +75,7 @@ def test_every_drafter_is_tested(engine: Engine) -> None:
 
 
 def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) -> None:
-    """In a chain, alone, as a leaf of a tree, in any slot, next to other rows, with one thread or two."""
+    """Places: in a chain, alone, as a leaf of a tree, in any slot, next to other rows, with one thread or two."""
     made = assemble(EngineConfig("smollm2-135m", default_model.parent, context=256, slots=4), lambda *_: None)
     target, before = made.target, torch.get_num_threads()
     assert isinstance(target, PackedBackend)
@@ -92,7 +92,7 @@ def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) 
                 for slot, (tokens, expected) in enumerate(zip(texts_of_four, wanted, strict=True)):
                     tree = tree_of(2)
                     # The text's own tokens along the first branch, other tokens elsewhere.
-                    start, line = len(tokens) - 3, tree.line(1)
+                    start, line = len(tokens) - 3, tree.first_branch(1)
                     fed = [tokens[start], *[7] * len(tree)]
                     for node, token in zip(line, tokens[start + 1 :], strict=True):
                         fed[node] = token

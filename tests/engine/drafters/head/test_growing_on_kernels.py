@@ -10,7 +10,7 @@ from specchat.engine import MAX_GAMMA, Request, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
-from specchat.engine.decoding.tree_growth import EXPECTED, grow
+from specchat.engine.decoding.tree_growth import EXPECTED, fixed_budget, grow
 from specchat.engine.drafters.head.drafter import HeadMemory, recipe_of
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.sequence.detokenizer import Detokenizer
@@ -79,10 +79,10 @@ def assert_alike(ours: Sequence[Draft], theirs: Sequence[Draft]) -> None:
             assert torch.equal(one.q[node], other.q[node])
 
 
-def budget(chance: random.Random) -> Budget | None:
-    """What a row may learn of costs, or nothing."""
+def budget(chance: random.Random, stated: int | None) -> Budget:
+    """Measured or fixed costs of a row, for which γ may be stated."""
     if chance.random() < 0.3:
-        return None
+        return fixed_budget(stated or 0)
     passes, factor = [0.0], chance.uniform(0.3, 1.5)
     token = 10 ** chance.uniform(-2.5, 0.2)
     for _ in range(MAX_GAMMA):
@@ -103,7 +103,9 @@ def case(both: Both, chance: random.Random, count: int) -> list[RowOrder]:
         for i, gamma in enumerate(stated)
     ]
     both.admit([chance.randrange(2, COLUMNS - 40) for _ in range(count)], requests, chance)
-    return [RowOrder(row, gamma, budget(chance)) for row, gamma in zip(both.rows, gammas, strict=True)]
+    return [
+        RowOrder(row, gamma, budget(chance, own)) for row, gamma, own in zip(both.rows, gammas, stated, strict=True)
+    ]
 
 
 def test_one_call_gives_what_steps_give() -> None:
@@ -142,7 +144,7 @@ def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
     both.tapped[1, 5:] = torch.nan
     requests = [Request(f"{i}", prompt_ids=(1,), sampling=SAMPLINGS[1 - i % 2]) for i in range(3)]
     both.admit([20, 20, 20], requests, chance)
-    ours, theirs = both.draft([RowOrder(row, 4) for row in both.rows])
+    ours, theirs = both.draft([RowOrder(row, 4, fixed_budget()) for row in both.rows])
     assert_alike(ours, theirs)
     assert len(ours[1].tree) == 0 < len(ours[0].tree)
 
@@ -174,4 +176,4 @@ def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
     row = both.rows[0]
     row.tokens[-1] = WORDS
     with pytest.raises(KernelError, match="the id of token 18 is not in the vocabulary"):
-        both.draft([RowOrder(row, 4)])
+        both.draft([RowOrder(row, 4, fixed_budget())])

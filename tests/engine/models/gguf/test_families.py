@@ -1,4 +1,4 @@
-"""GGUF files of each family: configuration and weights are those of the model they were made from; llama.cpp agrees."""
+"""GGUF files of each family: configuration and weights of the model they were made from; llama.cpp agrees."""
 
 from pathlib import Path
 from typing import Any
