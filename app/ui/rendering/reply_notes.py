@@ -85,11 +85,7 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     if figures is None:
         return ""
     running = reply.thought.running and reply.stage is Stage.ANSWERING
-<<<<<<< HEAD
     return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(running=running)}"
-=======
-    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=running)}"
->>>>>>> main
 
 
 def _links(reply: Reply, *, forkable: bool) -> tuple[tuple[str, str], ...]:
