@@ -11,7 +11,7 @@ Work = Callable[[], None]
 """Makes and emits the records of a round."""
 _TOGETHER, TOGETHER_S = 8, 0.024
 """Rounds whose records are made together, and seconds of rounds, if that is less. After each short pass, the code that
-makes them would have to be read from memory again: records of some rounds take hardly longer than those of one."""
+makes them would have to be read from memory again: records of some rounds take hardly longer than one."""
 
 
 class Emission:
@@ -37,7 +37,7 @@ class Emission:
         self._thread.start()
 
     def put(self, work: Work, seconds: float = inf) -> None:
-        """Take in the work of a round of so many seconds.
+        """Take in the work of a round that took `seconds`.
 
         It begins when there are enough rounds (`_TOGETHER`), once earlier work is done.
         """
@@ -52,7 +52,7 @@ class Emission:
             self.release()
 
     def flush(self) -> None:
-        """Begin the work that waits for that of other rounds: something longer than a round comes first."""
+        """Begin work that waits for more rounds: something longer than a round comes first."""
         if not self._held:
             self.release()
 

@@ -194,11 +194,7 @@ async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> No
         stage.composer.load_text("")
         await stage.send(pilot, "/learn")
         await stage.press(pilot, "1")
-        for _ in range(300):
-            if "τ 2.00 → 2.40" in stage.said[-1]:
-                break
-            await pilot.pause(0.05)
-        assert "τ 2.00 → 2.40" in stage.said[-1]
+        await stage.comes(pilot, lambda: "τ 2.00 → 2.40" in stage.said[-1])
         assert heads() == ["2.4"]
         await stage.answer(pilot)
         learn.learning = started(2.4, seconds=60)

@@ -87,7 +87,7 @@ def with_models(_: Path) -> Setup:
 
 
 def with_look_ahead(_: Path) -> Setup:
-    """Embeddings like those of tokens, which are right now and then."""
+    """Embeddings of tokens, which predict right now and then."""
     rows = tiny_model().model.get_input_embeddings().weight[97:100].detach().float().clone()
     return tiny(("pass",), 25.0, look_ahead=LookAhead(rows, "tiny look-ahead"))
 

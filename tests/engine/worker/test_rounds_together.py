@@ -44,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def engine_of(models: Path, rounds: int) -> Iterator[Engine]:
-    """An engine that may run so many rounds together, however long they take."""
+    """An engine that may run `rounds` rounds together, however long they take."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
         patch.setattr(planner, "_LONGEST_CALL_S", 60.0)
@@ -94,7 +94,7 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:
-    """The events of the questions' replies, asked so many at once."""
+    """The events of the questions' replies, asked `batch` at once."""
     asked = [ask(text, text, **{"max_tokens": 20 + 7 * number, **about}) for number, text in enumerate(QUESTIONS)]
     return run_together(engine, asked, batch)
 
