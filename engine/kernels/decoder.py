@@ -1,4 +1,4 @@
-"""A decoder of one of the supported families whose forward pass is one kernel call."""
+"""A decoder of one of the supported families whose forward pass is one kernel call, and the layout of its tokens."""
 
 from __future__ import annotations
 
