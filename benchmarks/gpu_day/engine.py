@@ -22,7 +22,7 @@ from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.round import Round
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
 from tests.engine.tiny import ask, ids_of
@@ -73,7 +73,7 @@ def _run(
     lane = LaneWorker(EngineConfig("tiny", Path(), slots=3, context=256, prefill_chunk=32, seed=5), box, [])
     with pytest.MonkeyPatch.context() as patches:
         patches.setattr(Graphs, "plan", lambda *_: None)  # all that is planned would take far longer
-        lane.load(lambda *_: put_together(lane.config, target, **draft))
+        lane.load(lambda *_: assemble_loaded(lane.config, target, **draft))
     activities, notices = [ProfilerActivity.CPU, ProfilerActivity.CUDA], []
     for captures in (True, False):  # what is needed, when it is needed
         for request in requests:

@@ -186,15 +186,9 @@ def is_finite(weight: Tensor) -> bool:
     return weight.numel() == 0 or all(bool(extreme.isfinite()) for extreme in weight.aminmax())
 
 
-def tensor_names(folder: Path) -> list[str]:
+def tensor_names(folder: Path) -> set[str]:
     """Names of all weights of a model folder."""
-    from safetensors import safe_open
-
-    names: list[str] = []
-    for file in weight_files(folder):
-        with safe_open(file, framework="numpy") as opened:
-            names += opened.keys()
-    return names
+    return {name for file in weight_files(folder) for name in _read_header(file)[2]}
 
 
 def _read_header(file: Path) -> tuple[int, set[str], set[str]]:

@@ -33,7 +33,7 @@ def _usual_activation(config: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """A family of models. The defaults are those of Llama's decoder.
+    """A family of models. The defaults describe Llama's decoder.
 
     `config` is the configuration of transformers for the text model, `network` its network without weights.
     """
@@ -68,8 +68,8 @@ class Family:
     drops_spaces: bool = False
     """Whether the tokenizer drops spaces after special tokens."""
     orders: Callable[[Any], tuple[Mapping[str, Order], Mapping[str, Order]]] = lambda _: ({}, {})
-    """Orders of rows, and of columns, that bring those of a file into the modelling code's order, by config: each by a
-    part of the weight's name."""
+    """Orders that bring the rows, and the columns, of a file into the modelling code's order, by config: each by a part
+    of the weight's name."""
 
     # The decoder of the quantised kernels.
     packed: bool = True
@@ -103,7 +103,7 @@ class Family:
 
 
 def layer_count(header: GgufHeader) -> int:
-    """Number of layers, without those of multi-token prediction, which are the last blocks of a file."""
+    """Number of layers, without layers of multi-token prediction, which are the last blocks of a file."""
     return int(header.setting("block_count")) - int(header.setting("nextn_predict_layers", 0))
 
 

@@ -26,8 +26,8 @@ def join_layers(network: nn.Module) -> None:
 class _Product(nn.Module):
     """The product of joined layers, computed when the first of them is called, whichever that is.
 
-    Results are kept until all have been called: they are those of the very tensor that a layer is called with, or
-    computed again.
+    Results are kept until all have been called: they are used for the very tensor that they were computed from;
+    for another one they are computed again.
     """
 
     def __init__(self, layer: nn.Module, sizes: list[int]) -> None:

@@ -48,7 +48,7 @@ class LoadedModel:
     """A network on its device, its tokenizer and facts about both."""
 
     model: PreTrainedModel
-    """In eval mode; no parameter requires gradients."""
+    """The network in evaluation mode; no parameter requires gradients."""
     tokenizer: PlainTokenizer
     name: str
     """Display name."""
@@ -207,7 +207,7 @@ def fingerprint(model: Any) -> str:
 
 
 def fingerprint_of(tensors: Iterable[tuple[str, tuple[int, ...], Tensor]]) -> str:
-    """The same from name, shape and sampled weights (`sampled`) of every tensor of a network's state."""
+    """`fingerprint` from name, shape and sampled weights (`sampled`) of every tensor of a network's state."""
     digest = hashlib.sha256()
     for name, shape, weights in sorted(tensors, key=lambda tensor: tensor[0]):
         digest.update(f"{name} {shape}".encode())

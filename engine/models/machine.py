@@ -47,7 +47,7 @@ class Machine:
     """Whether models run on a GPU."""
 
     def shortage(self, memory: int, disk: int) -> Shortage | None:
-        """The shortage of memory or disk for so many bytes; None if both are free."""
+        """The shortage for this many bytes of memory and disk; None if both are free."""
         if memory > self.memory:
             return Shortage("memory", memory, self.memory)
         return Shortage("disk", disk, self.disk) if disk > self.disk else None

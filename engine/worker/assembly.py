@@ -1,4 +1,4 @@
-"""From a configuration to loaded models with their caches and drafters."""
+"""Assembly of an engine from a configuration: loaded models with their caches and drafters."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ class Assembly:
     parts: Mapping[str, DraftPart]
     """Heads, tables or embeddings that drafters use, by kind."""
     drafters: Drafters
-    """By name, best first."""
+    """Drafters by name, best first."""
     weight_bytes: int
     cache_bytes: int
     score_bytes: int
-    """Of the layers that score drafters' vocabularies, a part of `cache_bytes`."""
+    """Memory of the layers that score drafters' vocabularies, a part of `cache_bytes`."""
     notices: tuple[str, ...]
     """Notices about these models for the user."""
     smaller: Callable[[], Assembly] | None
@@ -132,7 +132,7 @@ _LEAST_CONTEXT = 512
 _RESERVED_CONTEXT = 4096
 """Default for models whose caches reserve memory for every slot."""
 _CACHE_SHARE = 0.25
-"""Of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
+"""Share of the memory that is free once the models are loaded; a CPU takes it when texts are read."""
 OUT_OF_MEMORY = "the device is out of memory: lower --context or choose a smaller model"
 memory_errors = partial(errors_as, lambda _: OUT_OF_MEMORY, torch.OutOfMemoryError)
 """Context manager that turns a device that is out of memory into an EngineError."""
@@ -153,7 +153,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     of_models = [notice for each in (target, *drafts) for notice in each.notices]
     notices = [notice for notice in (unused, *of_models, *more_notices) if notice]
     draft, more = drafts[0].model if drafts else None, [each.model for each in drafts[1:]]
-    return put_together(config, target.model, draft, notices=notices, more=more, **parts)
+    return assemble_loaded(config, target.model, draft, notices=notices, more=more, **parts)
 
 
 def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple[dict[str, Any], list[str]]:
@@ -178,11 +178,10 @@ def _load_parts(config: EngineConfig, model: Model, progress: Progress) -> tuple
         return {}, [f"{error}. Until then drafts come from repeated text alone"]
 
 
-def put_together(
+def assemble_loaded(
     config: EngineConfig,
     model: Model,
     draft: Model | None = None,
-    head: DraftPart | None = None,
     *,
     notices: Sequence[str] = (),
     more: Sequence[Model] = (),
@@ -194,16 +193,15 @@ def put_together(
         config: slots, context and chunks.
         model: the target.
         draft: a draft model.
-        head: a draft head.
         notices: what the user should know.
         more: draft models to be merged with `draft`.
-        parts: other parts of drafters, by kind (`engine.registry.PARTS`).
+        parts: parts of drafters, by kind (`engine.registry.PARTS`).
 
     Raises:
         EngineError: not even one slot of a small context fits.
     """
     drafts = (draft, *more) if draft else ()
-    given = {kind: part for kind, part in {"head": head, **parts}.items() if part is not None}
+    given = {kind: part for kind, part in parts.items() if part is not None}
     memory = cache_memory(config, model.device)
     stored = ((model, config.cache_type), *((each, "f16") for each in drafts))
     context = min(_context(each, config.context, memory, cache_type) for each, cache_type in stored)
@@ -226,7 +224,7 @@ class _Loaded:
 
 def _context(model: Model, requested: int | None, memory: int | None, cache_type: str) -> int:
     """Tokens of a text as requested; else all that a model reads with the rotary factors that it was first trained
-    with, if so many bytes can hold them."""
+    with, or fewer if memory cannot hold their keys and values."""
     if requested is not None:
         return min(requested, model.context)
     if not isinstance(model, PackedModel):
@@ -248,7 +246,7 @@ def cache_memory(config: EngineConfig, device: torch.device) -> int | None:
 
 
 def _first_that_fits(loaded: _Loaded, sizes: Sequence[tuple[int, int]]) -> Assembly:
-    """With the first of these slots and contexts that there is memory for."""
+    """An assembly with the first of these slots and contexts that there is memory for."""
     shortage = EngineError("")
     for number, (slots, context) in enumerate(sizes, 1):
         left = sizes[number:]

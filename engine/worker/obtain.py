@@ -110,7 +110,7 @@ def make_runner(
     pool: BlockPool | None = None,
     cache_type: str = "f16",
 ) -> Backend:
-    """Backend of a model, with a new cache, whose blocks are those of `pool` for a draft model.
+    """Backend of a model, with a new cache, which takes blocks of `pool` for a draft model.
 
     Raises:
         EngineError: the cache does not fit into memory or cannot be of this type, or the model cannot be exact.
@@ -162,4 +162,6 @@ def _check_several(config: EngineConfig, progress: Progress) -> None:
         )
     for spec in config.drafts:
         if names_part(spec, ModelStore(config.models), progress):
-            raise EngineError(f"{spec} is not a draft model, and only those are merged: name it alone or leave it out")
+            raise EngineError(
+                f"{spec} is not a draft model, and only draft models are merged: name it alone or leave it out"
+            )

@@ -33,7 +33,7 @@ from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.research.tables import LoadedTables
 from specchat.engine.tools.distill.eagle import head_shape
 from specchat.engine.tools.distill.tables import TokenCounter
-from specchat.engine.worker.assembly import Assemble, Assembly, put_together
+from specchat.engine.worker.assembly import Assemble, Assembly, assemble_loaded
 
 Kind = TypeVar("Kind")
 EOS = 256
@@ -136,7 +136,7 @@ def tiny_engine(
 
     def of_models(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
         research = {"look_ahead": look_ahead, "tables": tables}
-        return put_together(config, target or tiny_model(), draft, head, more=more, **research)
+        return assemble_loaded(config, target or tiny_model(), draft, head=head, more=more, **research)
 
     sizes: dict[str, Any] = {"slots": slots, "context": context, "queue": queue, "prefill_chunk": chunk}
     sizes |= {"cache_memory": cache_memory, "cache_type": cache_type, "seed": seed}

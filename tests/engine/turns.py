@@ -8,7 +8,7 @@ from specchat.engine import EngineConfig, Event, Outbox, Ready, Request
 from specchat.engine.commands import Submit
 from specchat.engine.lanes.worker import LaneWorker
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 
 
 class Turns:
@@ -16,7 +16,7 @@ class Turns:
 
     Args:
         target: the model.
-        parts: what drafts for it, as `put_together` takes them.
+        parts: what drafts for it, as `assemble_loaded` takes them.
         options: of the engine's configuration.
     """
 
@@ -25,7 +25,7 @@ class Turns:
         self.readies: list[Ready] = []
         config = EngineConfig("tiny", Path(), **{"slots": 3, "context": 256} | options)
         self._lane = LaneWorker(config, self.box, self.readies)
-        self.made = self._lane.load(lambda config, _: put_together(config, target, **parts or {}))
+        self.made = self._lane.load(lambda config, _: assemble_loaded(config, target, **parts or {}))
 
     def submit(self, requests: Sequence[Request]) -> None:
         """Submit requests, which later turns serve."""

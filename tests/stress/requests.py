@@ -16,7 +16,7 @@ from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round
 from specchat.engine.events import Event, Finished, FinishReason
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import Request, Sampling
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.tiny import EOS, VOCABULARY, tiny_head, tiny_model
 
 DRAFTERS = ("auto", "none", "ngram", "model", "head", "combined")
@@ -92,7 +92,7 @@ class Stress:
         target = tiny_model()
         draft, head = tiny_model(seed=1, layers=1), tiny_head(target)
         config = EngineConfig("tiny", Path(), slots=8, context=CONTEXT, prefill_chunk=32)
-        self._engine = Engine(config, lambda config, _: put_together(config, target, draft, head))
+        self._engine = Engine(config, lambda config, _: assemble_loaded(config, target, draft, head=head))
         self._engine.start()
         self._engine.wait_ready(PATIENCE_S)
         submitted = 0

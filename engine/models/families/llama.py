@@ -1,4 +1,4 @@
-"""Llama, and Mistral, whose GGUF files are those of Llama."""
+"""Llama, and Mistral, whose GGUF files state the architecture llama."""
 
 from __future__ import annotations
 

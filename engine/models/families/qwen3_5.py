@@ -40,7 +40,7 @@ def _mixture(header: GgufHeader) -> Settings:
 def _orders(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order]]:
     """Orders of rows and columns in gated delta nets with several value heads per key head.
 
-    llama.cpp stores the first value heads of all key heads, then the second ones; transformers those of each key head.
+    llama.cpp stores the first value heads of all key heads, then the second ones; transformers stores them by key head.
     """
     keys, values, size = config.linear_num_key_heads, config.linear_num_value_heads, config.linear_value_head_dim
     if keys == values:

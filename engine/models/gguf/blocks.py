@@ -69,7 +69,7 @@ def read_matrix(
 
 
 def dequantized_rows(header: GgufHeader, tensor: GgufTensor, chosen: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Rows of a tensor, dequantised by the gguf package, so bit-identical to those of transformers."""
+    """Rows of a tensor, dequantised by the gguf package, so bit-identical to transformers' own."""
     from gguf import GGMLQuantizationType, quants
 
     raw = np.memmap(header.path, np.uint8, "r", tensor.offset, tensor.bytes).reshape(math.prod(tensor.shape[1:]), -1)

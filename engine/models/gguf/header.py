@@ -96,7 +96,7 @@ class GgufHeader:
         return EngineError(f"{self.path} is damaged ({name} holds values that are not numbers): fetch the file again")
 
     def names(self) -> Any:
-        """gguf's map from names of transformers' state dicts to those of the file.
+        """gguf's map from names of weights in transformers' state dicts to names in the file.
 
         Raises:
             EngineError: the gguf package does not know the architecture.
@@ -149,6 +149,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r"general\.alignment": Kind("a power of two", lambda value: count.holds(value) and value.bit_count() == 1),
         r"tokenizer\.ggml\.(tokens|merges)": a_list(TEXT),
         r"tokenizer\.ggml\.token_type": a_list(TOKEN),
+        r"tokenizer\.ggml\.scores": Kind("a list of numbers", lambda value: set(map(type, value)) <= {int, float}),
         r"tokenizer\.ggml\.\w+_token_id": TOKEN,
         r"tokenizer\.ggml\.add_\w+": FLAG,
         r".+\.block_count": whole(1, len(tensors) or LARGEST),

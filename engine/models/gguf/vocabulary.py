@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +50,9 @@ class GgufVocabulary:
         Raises:
             EngineError: a key has a value of another type or length.
         """
-        texts = [text or f"[EMPTY_{token}]" for token, text in enumerate(_list(header, "tokens", str))]
-        types = _list(header, "token_type", int, len(texts)) or [NORMAL] * len(texts)
-        template, merged = _value(header, "tokenizer.chat_template", str, ""), _merged(header)
+        texts = [text or f"[EMPTY_{token}]" for token, text in enumerate(_list(header, "tokens"))]
+        types = _list(header, "token_type", len(texts)) or [NORMAL] * len(texts)
+        template, merged = header.metadata.get("tokenizer.chat_template", ""), _merged(header)
         characters = header.metadata.get("tokenizer.ggml.model") in _CHARACTERS
         for token, (text, kind) in enumerate(zip(texts, types, strict=True)):
             if kind in (0, NORMAL, USER_DEFINED) and text not in merged and _is_control(text, kind, template):
@@ -75,13 +74,13 @@ class GgufVocabulary:
     @property
     def pre(self) -> str:
         """`tokenizer.ggml.pre`."""
-        stated = str(_value(self.header, "tokenizer.ggml.pre", str, "") or "default")
+        stated = str(self.header.metadata.get("tokenizer.ggml.pre") or "default")
         return "gemma4" if self.kind == "gemma4" else stated
 
     @property
     def scores(self) -> list[float]:
         """Scores of a SentencePiece vocabulary: the pair with the highest one is merged first."""
-        scores = _list(self.header, "scores", (int, float), len(self.texts))
+        scores = _list(self.header, "scores", len(self.texts))
         check(scores, f"{self.header.path} lacks tokenizer.ggml.scores: fetch the file again")
         return scores
 
@@ -111,7 +110,7 @@ class GgufVocabulary:
     def token(self, name: str) -> int | None:
         """A token that a key names: bos, eos, eot, eom, unknown, padding …; None if the vocabulary lacks it."""
         usual = {"bos": 1, "eos": 2, "unknown": 0} if self.kind == "llama" else {}
-        token = _value(self.header, f"tokenizer.ggml.{name}_token_id", int, usual.get(name))
+        token = self.header.metadata.get(f"tokenizer.ggml.{name}_token_id", usual.get(name))
         if token is None or not 0 <= token < len(self.texts):
             return None
         stated = f"tokenizer.ggml.{name}_token_id" in self.header.metadata
@@ -124,7 +123,7 @@ class GgufVocabulary:
         return bool(drops) and self.texts[token] not in _KEEPS_SPACES
 
     def _flag(self, name: str, default: bool) -> bool:
-        return bool(_value(self.header, f"tokenizer.ggml.{name}", bool, default))
+        return bool(self.header.metadata.get(f"tokenizer.ggml.{name}", default))
 
 
 def _is_control(text: str, kind: int, template: str) -> bool:
@@ -141,7 +140,7 @@ def _merged(header: GgufHeader) -> set[str]:
 
 def _pairs(header: GgufHeader) -> list[tuple[str, str]]:
     """The merges; a token may begin with a space."""
-    merges = _list(header, "merges", str)
+    merges = _list(header, "merges")
     return [(merge[:1] + left, right) for merge in merges for left, _, right in [merge[1:].partition(" ")]]
 
 
@@ -165,23 +164,10 @@ def _named(header: GgufHeader, size: int) -> set[int]:
     return {value for value in values if isinstance(value, int) and 0 <= value < size}
 
 
-def _value(header: GgufHeader, key: str, kind: type, default: Any) -> Any:
-    value = header.metadata.get(key, default)
-    if value is not None and not isinstance(value, int if kind is bool else kind):
-        raise EngineError(f"{header.path} states {key} as {value!r:.40}: correct it, or fetch the file again")
-    return value
-
-
-def _list(header: GgufHeader, name: str, kind: type | tuple[type, ...], length: int | None = None) -> list[Any]:
+def _list(header: GgufHeader, name: str, length: int | None = None) -> list[Any]:
     """A list that a key states, with one entry for each token if `length` is given; empty if it is not stated."""
     key = f"tokenizer.ggml.{name}"
-    values = header.metadata.get(key, [])
-    if not isinstance(values, list) or not _are(values, kind):
-        raise EngineError(f"{header.path} states {key} in another form than a list: fetch the file again")
+    values: list[Any] = header.metadata.get(key, [])
     if values and length is not None and len(values) < length:
         raise EngineError(f"{header.path} has {length} tokens and {len(values)} {key}: fetch the file again")
     return values[:length]
-
-
-def _are(values: Iterable[Any], kind: type | tuple[type, ...]) -> bool:
-    return all(isinstance(value, kind) for value in values)

@@ -127,9 +127,8 @@ def decoder_weights(
         prefix = f"model.layers.{layer}."
         matrices = described.matrices(layer, source.has).values()
         listed += [(f"{part}.weight", True) for part in matrices]
-        listed += [(f"{part}.bias", False) for part in (*matrices, described.name(f"{prefix}{names.KERNEL}"))]
-        listed += [(described.name(f"{prefix}{part}.weight"), False) for part in (*names.NORMS, names.KERNEL)]
-        listed += [(f"{prefix}{part}", False) for part in names.VECTORS]
+        listed += [(f"{part}.bias", False) for part in matrices]
+        listed += [(described.name(f"{prefix}{part}"), False) for part in names.LAYER_VECTORS.values()]
     if described.inputs:
         listed += [(names.INPUTS_EMBEDDING, True), (names.INPUTS_PROJECTION, True), (names.INPUTS_NORM, False)]
     listed += [(described.name(names.FINAL_NORM), False)] + ([] if described.tied else [(names.OUTPUT, True)])

@@ -1,7 +1,7 @@
 """Description of a decoder without its weights: sizes, constants, windows, rotary frequencies, and names of weights.
 
 It is computed once, when a model is packed, from transformers' configuration and rotary embedding, so that defaults and
-rotary scaling are those of the modelling code. Loading a packed model does not import transformers.
+rotary scaling are as in the modelling code. Loading a packed model does not import transformers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedConfig
 
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "clamped_swish": "clamped_swish"}
-"""Names of activations in configurations to those of the kernels."""
+"""Names of activations in configurations to names in the kernels."""
 Floats = NDArray[np.float32]
 
 
@@ -76,7 +76,7 @@ class DecoderDescription:
     family: str = ""
     """Model type of transformers."""
     layer_shapes: tuple[LayerShape, ...] = ()
-    """Sizes of each layer; empty if they are those of `shape`."""
+    """Sizes of each layer; empty if `shape` has the sizes of all."""
     value_norm: bool = False
     """Whether values are normalised per head, without weights."""
     inputs: bool = False
@@ -89,7 +89,7 @@ class DecoderDescription:
     def matrices(self, layer: int, has: Callable[[str], bool]) -> dict[str, str]:
         """Matrices of a layer: part of `LayerWeights` to the name of the weight in the model, without its suffix.
 
-        Those of all experts of a layer are one matrix, one after the other.
+        The matrices of all experts of a layer are one matrix, one after the other.
 
         Args:
             layer: its number.
@@ -196,13 +196,13 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
 
 
 _OF_FAMILY = ("norm_offset", "out_norms", "head_norms", "value_norm", "gated_attention")
-"""Fields of a description that are those of its family."""
+"""Fields of a description that its family states."""
 
 
 def _shape(
     config: PreTrainedConfig, activation: str, layers: Sequence[LayerShape], special: dict[str, Any]
 ) -> DecoderShape:
-    """Sizes and constants; those of layers are those of the first one where layers differ."""
+    """Sizes and constants; where layers differ, with the sizes of the first one."""
     heads, mixture = config.num_attention_heads, bool(getattr(config, "num_experts", None))
     usual = layers[0] if layers else None
     size = usual.head_size if usual else getattr(config, "head_dim", None) or config.hidden_size // heads

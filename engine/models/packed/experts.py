@@ -1,4 +1,4 @@
-"""Experts of a mixture in transformers' parameters, which hold those of a layer, and in the matrices of the kernels.
+"""Experts of a mixture in transformers' parameters, one for all experts of a layer, and in the matrices of the kernels.
 
 A matrix has the rows of its experts one after the other: `gate_proj` and `up_proj` [experts x size, hidden] and
 `down_proj` [experts x hidden, size]; biases likewise. A parameter is `gate_up_proj` [experts, 2 x size, hidden], the

@@ -12,7 +12,7 @@ _SAME_GROUPS = {
     Format.Q8_SUPER: Format.Q8_MINIMUM,
     **{form: form for form in (Format.Q4, Format.Q8, Format.Q8_MINIMUM)},
 }
-"""Formats with a scale per 32 columns, to those without an outer scale."""
+"""Formats with a scale per 32 columns, to formats without an outer scale."""
 
 
 def with_columns(arrays: MatrixArrays, columns: Order) -> MatrixArrays | None:

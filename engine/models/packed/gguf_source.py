@@ -21,7 +21,7 @@ from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
 from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_order import with_columns
-from specchat.engine.models.packed.names import KERNEL, MATRICES, NORMS, ROUTER, SINKS
+from specchat.engine.models.packed.names import KERNEL, LAYER_VECTORS, MATRICES, ROUTER
 from specchat.engine.models.packed.quantize import quantize
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ _MTP = {
     "pre_fc_norm_hidden": "hnorm",
     "norm": "shared_head_norm",
 }
-"""Weights of a multi-token-prediction layer besides those of any layer, and llama.cpp's names below `nextn`."""
+"""Weights that only a multi-token-prediction layer has, and llama.cpp's names below `nextn`."""
 _MTP_LAYER = (
-    *(name for name in NORMS if "feedforward" not in name),
+    *("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"),
     *MATRICES.values(),
     ROUTER,
     *(f"mlp.shared_expert{part}" for part in ("_gate", ".gate_proj", ".up_proj", ".down_proj")),
 )
-"""Weights of a layer that it may have, besides those of experts."""
-_WITHOUT_SUFFIX = (SINKS, "layer_scalar")
+"""Weights of any layer that it may have, besides experts."""
+_WITHOUT_SUFFIX = (LAYER_VECTORS["sinks"], LAYER_VECTORS["scale"])
 """Ends of names that lack the suffix of llama.cpp's."""
 _CHUNK = 1 << 24
 """Number of weights that are dequantised at a time."""

@@ -56,7 +56,7 @@ class PackedModel:
     """Module whose `build` makes its backend."""
     device: ClassVar[torch.device] = torch.device("cpu")
     dtype: ClassVar[torch.dtype] = torch.float32
-    """Of logits and hidden states."""
+    """Dtype of logits and hidden states."""
 
     @property
     def norms(self) -> str:
@@ -128,41 +128,28 @@ class PackedModel:
         return LayerInputs(embedding, projection, norm * 2**-0.5, (len(norm) / 2) ** 0.5)
 
     def _layer(self, number: int) -> LayerWeights:
-        described, prefix = self.described, f"model.layers.{number}."
-        attends, sizes = number not in described.recurrent, described.layer_shape(number)
-        matrices = described.matrices(number, self.weights.has)
-
-        def norm(name: str, exists: bool = True) -> Any:
-            return self.weights.vector(described.name(f"{prefix}{name}.weight")) if exists else None
-
-        def vector(name: str) -> Any:
-            return self.weights.vector(name) if self.weights.has(name) else None
-
-        scale, decay = vector(f"{prefix}{names.SCALE}"), vector(f"{prefix}{names.DECAY_RATE}")
-        before_mlp = "pre_feedforward_layernorm" if described.out_norms else "post_attention_layernorm"
-        vectors = {f"{part}_bias": vector(f"{name}.bias") for part, name in matrices.items()} | {
-            "attention_norm": norm("input_layernorm"),
-            "mlp_norm": norm(before_mlp),
-            "attention_out_norm": norm("post_attention_layernorm", described.out_norms),
-            "mlp_out_norm": norm("post_feedforward_layernorm", described.out_norms),
-            "query_norm": norm("self_attn.q_norm", described.head_norms and attends),
-            "key_norm": norm("self_attn.k_norm", described.head_norms and attends and sizes.source is None),
-            "value_norm": np.ones(sizes.head_size, np.float32) if described.value_norm else None,
-            "input_norm": norm("post_per_layer_input_norm", described.inputs),
-            "convolution": None if attends else norm(names.KERNEL).reshape(-1, described.shape.taps).T,
-            "convolution_bias": vector(described.name(f"{prefix}{names.KERNEL}.bias")),
-            "sinks": vector(f"{prefix}{names.SINKS}"),
-            "decay_rate": None if decay is None else -np.exp(decay),
-            "decay_bias": vector(f"{prefix}{names.DECAY_BIAS}"),
-            "delta_norm": vector(f"{prefix}{names.DELTA_NORM}"),
-        }
+        described, weights, sizes = self.described, self.weights, self.described.layer_shape(number)
+        matrices = described.matrices(number, weights.has)
+        places = {field: f"model.layers.{number}.{name}" for field, name in names.LAYER_VECTORS.items()}
+        stored = {field: described.name(place) for field, place in places.items()}
+        stored |= {f"{part}_bias": f"{name}.bias" for part, name in matrices.items()}
+        vectors: dict[str, Any] = {field: weights.vector(name) for field, name in stored.items() if weights.has(name)}
+        if described.out_norms:
+            vectors |= {"attention_out_norm": vectors["mlp_norm"], "mlp_norm": vectors.pop("mlp_in_norm")}
+        if sizes.source is not None:  # files may have one all the same
+            vectors.pop("key_norm", None)
+        if described.value_norm:
+            vectors["value_norm"] = np.ones(sizes.head_size, np.float32)
+        if number in described.recurrent:
+            vectors["convolution"] = vectors["convolution"].reshape(-1, described.shape.taps).T
+        if "decay_rate" in vectors:
+            vectors["decay_rate"] = -np.exp(vectors["decay_rate"])
         return LayerWeights(
             shape=sizes,
-            parts={part: self.weights.matrix(f"{name}.weight") for part, name in matrices.items()}
-            | {name: each for name, each in vectors.items() if each is not None},
+            scale=float(vectors.pop("scale", [1.0])[0]),
+            parts={part: weights.matrix(f"{name}.weight") for part, name in matrices.items()} | vectors,
             window=described.windows[number],
             rope=described.ropes[number],
-            scale=1.0 if scale is None else float(scale[0]),
         )
 
 
@@ -174,7 +161,7 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
     """Load a packed model, or return the loaded one while it is in use.
 
     Args:
-        folder: result of `engine.models.packed.find.packed_folder`.
+        folder: result of `engine.models.find_packed.packed_folder`.
         stage: for `progress`: target or draft.
 
     Raises:

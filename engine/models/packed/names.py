@@ -1,4 +1,4 @@
-"""Names of weights in a packed model, which are those of transformers' state dicts with fused matrices split."""
+"""Names of weights in a packed model: as in transformers' state dicts, with fused matrices split."""
 
 from __future__ import annotations
 
@@ -15,18 +15,28 @@ MATRICES = {
 """Matrices of a layer: part of `engine.kernels.layer_weights.LayerWeights` to name."""
 ROUTER = "mlp.gate"
 """Its presence makes the MLP of a layer a mixture of experts."""
-NORMS = (
-    "input_layernorm",
-    "post_attention_layernorm",
-    "pre_feedforward_layernorm",
-    "post_feedforward_layernorm",
-    "self_attn.q_norm",
-    "self_attn.k_norm",
-    "post_per_layer_input_norm",
-)
-"""Norms of a layer; each family has some of them."""
-SINKS = "self_attn.sinks"
-"""Scores [heads] that take a share of the softmax and have no value."""
+LAYER_VECTORS = {
+    "convolution_bias": "conv.conv.bias",
+    "attention_norm": "input_layernorm.weight",
+    "mlp_norm": "post_attention_layernorm.weight",
+    "mlp_in_norm": "pre_feedforward_layernorm.weight",
+    "mlp_out_norm": "post_feedforward_layernorm.weight",
+    "query_norm": "self_attn.q_norm.weight",
+    "key_norm": "self_attn.k_norm.weight",
+    "input_norm": "post_per_layer_input_norm.weight",
+    "convolution": "conv.conv.weight",
+    "sinks": "self_attn.sinks",
+    "scale": "layer_scalar",
+    "decay_rate": "linear_attn.A_log",
+    "decay_bias": "linear_attn.dt_bias",
+    "delta_norm": "linear_attn.norm.weight",
+}
+"""Vectors of a layer by part of `LayerWeights`; each family has some of them.
+
+With `mlp_in_norm`, `mlp_norm` is that of the output of attention. The kernel of a convolution [channels, 1, taps] is
+kept as a vector, `scale` [1] is a factor on the output of the layer, `decay_rate` is a logarithm.
+"""
+KERNEL, DELTA_NORM = "conv.conv", LAYER_VECTORS["delta_norm"]
 INPUTS = {"input_gate": "per_layer_input_gate", "input_projection": "per_layer_projection"}
 """Matrices of a layer that has inputs besides the output of the one before (Gemma 4)."""
 INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
@@ -34,22 +44,14 @@ INPUTS_EMBEDDING, INPUTS_PROJECTION, INPUTS_NORM = (
     for name in ("embed_tokens_per_layer", "per_layer_model_projection", "per_layer_projection_norm")
 )
 """Weights that compute these inputs."""
-SCALE = "layer_scalar"
-"""Factor [1] on the output of a layer."""
 QUERY_GATE = "self_attn.gate_proj"
 """Gate of an attention's output, which the modelling code has in one matrix with the queries, head by head."""
 CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
-"""Matrices of a recurrent layer in the place of those of attention."""
-KERNEL = "conv.conv"
-"""Weights of its convolution [channels, 1, taps], kept as a vector."""
+"""Matrices of a recurrent layer in the place of attention's."""
 DELTA_NET = {
     "key": "linear_attn.in_proj_b",
     "value": "linear_attn.in_proj_a",
     "mixer_gate": "linear_attn.in_proj_z",
 }
-DECAY_RATE, DECAY_BIAS, DELTA_NORM = "linear_attn.A_log", "linear_attn.dt_bias", "linear_attn.norm.weight"
-"""Vectors of a delta net; the first is the logarithm of the rate."""
-VECTORS = (SINKS, SCALE, DECAY_RATE, DECAY_BIAS, DELTA_NORM)
-"""Vectors whose names have no suffix, and are the same in all families."""
 UNQUANTIZED = tuple(f"{DELTA_NET[part]}.weight" for part in ("key", "value"))
 """Ends of the names of matrices besides routers with few weights that much depends on."""

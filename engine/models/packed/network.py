@@ -83,7 +83,7 @@ class Codes:
 
 
 def _is_same(header: GgufHeader, tensor: GgufTensor, weight: Tensor) -> bool:
-    """Whether some rows of a tensor equal those of the loaded weight."""
+    """Whether some rows of a tensor equal the same rows of the loaded weight."""
     if tuple(reversed(tensor.shape)) != tuple(weight.shape):
         return False
     rows = np.unique(np.linspace(0, len(weight) - 1, _COMPARED, dtype=np.int64))

@@ -25,7 +25,7 @@ from specchat.engine.models.load import LoadedModel, pick_dtype
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
 from specchat.engine.tools.prompts import Prompt, PromptSet
-from specchat.engine.worker.assembly import Assemble, Assembly, put_together
+from specchat.engine.worker.assembly import Assemble, Assembly, assemble_loaded
 
 _CERTAIN = 1000.0
 """Logit of the next token: larger than random weights reach, so that it has all probability."""
@@ -133,7 +133,7 @@ def synthetic(agreement: float, shapes: str) -> Assemble:
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:
         models = synthetic_models(agreement, shapes, config.device, config.dtype, progress)
-        return put_together(config, models[0], models[1] if len(models) > 1 else None)
+        return assemble_loaded(config, models[0], models[1] if len(models) > 1 else None)
 
     return assemble
 

@@ -35,7 +35,7 @@ from specchat.engine.research.pass_drafter import WEIGHTS as LOOK_AHEAD_WEIGHTS
 from specchat.engine.tools.distill.text import Conversation
 from specchat.engine.tools.distill.trainer import Batch, Draft, cross_entropy, positions_loss
 from specchat.engine.tools.distill.work_folder import Distilled, StartingDraft, as_stated, other_sizes
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assembly, assemble_loaded
 
 POSITIONS = DEFAULT_GAMMA
 """Medusa heads of a target, and look-ahead embeddings."""
@@ -137,7 +137,7 @@ class Pass(Draft):
     def assemble(self, config: EngineConfig) -> Assembly:
         """An engine's parts with a copy of the embeddings."""
         embeddings = self.network.weight.detach().clone()
-        return put_together(config, self.model, look_ahead=LookAhead(embeddings, self.model.name))
+        return assemble_loaded(config, self.model, look_ahead=LookAhead(embeddings, self.model.name))
 
     def save(self, folder: Path, made: Distilled) -> None:
         """Write embeddings and card."""

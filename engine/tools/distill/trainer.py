@@ -35,7 +35,7 @@ from specchat.engine.models.packed.quantize import can_quantize
 from specchat.engine.research.ngram import MAX_ORDER
 from specchat.engine.tools.distill.text import Conversation, Corpus
 from specchat.engine.tools.distill.work_folder import Distilled, StartingDraft
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assembly, assemble_loaded
 
 ROWS = 8
 LENGTH = 256
@@ -143,7 +143,7 @@ class Draft(ABC):
         """An engine's parts with a copy of the network in the target's dtype, rounded as it is trained."""
         with rounded(self.network, self.four_bits):
             head = copy.deepcopy(self.network).to(self.model.model.dtype).eval()
-        return put_together(
+        return assemble_loaded(
             config, self.model, head=LoadedHead(head, self.vocabulary.to(self.model.device), self.model.name, 0)
         )
 

@@ -26,6 +26,7 @@ from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request, Sampling
+from specchat.engine.research.pass_drafter import PassDrafter
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sequence.detokenizer import Detokenizer
@@ -266,7 +267,7 @@ class Drafting:
     """
 
     def __init__(self, made: Assembly) -> None:
-        self._backend = TextBackend(made.target)
+        self._target, self._backend = made.target, TextBackend(made.target)
         self._planner = Planner(made.drafters, self._backend, _fail)
         self._runner = TensorRunner(self._backend, self._planner.drafters, self._planner.trim)
         self._tokenizer = made.model.tokenizer
@@ -302,8 +303,13 @@ class Drafting:
                     _fail(row, fault)
                 outcome = result.outcomes[0]
                 emitted = text.reply[row.emitted :][: 1 if sampled else outcome.accepted + 1]
+                start = row.cached
                 row.cached += len(emitted)
                 row.tokens += emitted
+                if way.drafter == PassDrafter.name:  # its draft is in columns of the text, which the target reads again
+                    self._target.prefill(
+                        to_device([row.tokens[start : row.cached]], self._target.device), [row.slot], [start]
+                    )
                 drafters.on_accepted(row, emitted)
                 course.rounds += 1
                 course.emitted += len(emitted)

@@ -11,7 +11,7 @@ from specchat.engine import EngineConfig
 from specchat.engine.backends.batch_invariant import check_batch_invariance
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.progress import ignore_progress
-from specchat.engine.worker.assembly import assemble, put_together
+from specchat.engine.worker.assembly import assemble, assemble_loaded
 from specchat.engine.worker.notices import INEXACT
 from tests.engine.tiny import tiny_model
 
@@ -34,7 +34,7 @@ def test_a_device_that_cannot_give_it_is_found_and_named(monkeypatch: pytest.Mon
         return logits
 
     monkeypatch.setattr(TransformersBackend, "forward", by_place)
-    made = put_together(EngineConfig("tiny", Path(), slots=1, context=300, exact=True), tiny_model(), None)
+    made = assemble_loaded(EngineConfig("tiny", Path(), slots=1, context=300, exact=True), tiny_model(), None)
     assert not made.exact.equal
     assert INEXACT in made.notices
 

@@ -9,7 +9,7 @@ from transformers import Phi3Config, Phi3ForCausalLM
 
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 
@@ -68,7 +68,7 @@ def test_a_row_gets_the_same_logits_alone_and_beside_a_long_one(context: int, st
 @pytest.mark.parametrize(("context", "told"), [(ORIGINAL, 0), (200, 1)])
 def test_the_user_is_told_where_the_long_factors_serve_all(context: int, told: int) -> None:
     model = replace(tiny_model(), model=phi3(), name="phi", context=256)
-    notices = put_together(EngineConfig("tiny", Path(), slots=1, context=context), model).notices
+    notices = assemble_loaded(EngineConfig("tiny", Path(), slots=1, context=context), model).notices
     assert len(notices) == told
     assert all("phi" in text and f"--context {ORIGINAL}" in text for text in notices)
 

@@ -18,7 +18,7 @@ from specchat.engine import EngineConfig, EngineError, FinishReason, Request, Ro
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device import graph_pool
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.worker.assembly import Assembly, free_memory, put_together
+from specchat.engine.worker.assembly import Assembly, assemble_loaded, free_memory
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, replies
 from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, write
@@ -149,7 +149,7 @@ def test_an_engine_that_ends_gives_its_memory_back(monkeypatch: pytest.MonkeyPat
     backends: list[weakref.ref[object]] = []
 
     def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
-        made = put_together(config, tiny_model())
+        made = assemble_loaded(config, tiny_model())
         made.target.cycle = made.target  # type: ignore[attr-defined] # as graphs make one
         backends.append(weakref.ref(made.target))
         return made
@@ -165,7 +165,7 @@ def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:
     target = tiny_model()
 
     def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target)
+        made = assemble_loaded(config, target)
         target.model.forward = fails(torch.OutOfMemoryError("simulated"))  # type: ignore[method-assign]
         return made
 

@@ -12,7 +12,7 @@ from specchat.engine import Admitted, EngineConfig, Event, Finished, Outbox, Pre
 from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.lanes.order import Order, next_lane
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from specchat.engine.worker.records import Commit, Times
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
 
@@ -23,7 +23,7 @@ PROMPT = "ababababab " * 8
 def lane_engine(order: Order = Order.INTERLEAVED) -> Iterator[LaneEngine]:
     model = tiny_model()
     config = EngineConfig("tiny", Path(), slots=1, context=384, prefill_chunk=32)
-    engine = LaneEngine((config, config), order, lambda config, _: put_together(config, model))
+    engine = LaneEngine((config, config), order, lambda config, _: assemble_loaded(config, model))
     engine.start()
     engine.wait_ready(60)
     try:

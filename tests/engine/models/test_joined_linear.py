@@ -52,7 +52,7 @@ def test_a_network_computes_as_before(kind: str) -> None:
 
 @torch.inference_mode()
 def test_each_layer_computes_with_its_own_input() -> None:
-    """Whatever the order of calls: two threads may run one network."""
+    """The order of calls does not matter: two threads may run one network."""
     network = made("llama").model.layers[0].self_attn
     plain = deepcopy(network)
     join_layers(network)

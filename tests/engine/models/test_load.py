@@ -213,7 +213,7 @@ def test_no_tokenizer_and_a_broken_one(folder: Path) -> None:
 
 
 def test_a_tokenizer_that_is_not_fast(folder: Path) -> None:
-    """Some models come with a tokenizer that works character by character, in Python."""
+    """A tokenizer that works character by character, in Python, as some models have."""
     shutil.copy(folder / "tokenizer.json", folder / "vocab.json")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").write_text(json.dumps({chr(97 + number): number for number in range(26)}))

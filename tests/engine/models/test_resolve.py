@@ -1,4 +1,4 @@
-"""From a name to a folder: every kind of name, kills in the middle, and names that mean nothing."""
+"""Folders of models by every kind of name, and names that mean nothing."""
 
 import os
 import shutil
@@ -83,7 +83,7 @@ def test_a_broken_index_of_hashes_is_made_anew(gguf: Path, store: ModelStore) ->
         ("~/no such", "there is no file or folder ~/no such"),
         ("no/such/file.gguf", "there is no file or folder no/such/file.gguf"),
         ("a/b/c", "there is no file or folder a/b/c"),
-        ("~nobody-of-that-name/model", "there is no file or folder ~nobody"),
+        ("~absent-user/model", "there is no file or folder ~absent-user"),
         pytest.param("a" * 300, "no model is called 'aaa", id="long name"),
         pytest.param("a" * 300 + ".gguf", "there is no file or folder aaa", id="long file"),
     ],

@@ -10,14 +10,14 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.progress import ignore_progress
 from specchat.engine.research.pass_drafter import LookAhead, load_look_ahead, save_look_ahead
-from specchat.engine.worker.assembly import assemble, put_together
+from specchat.engine.worker.assembly import assemble, assemble_loaded
 from tests.engine.drafters.models import packed_family
 from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
 
 
 def look_ahead(target: LoadedModel, count: int = 3) -> LookAhead:
-    """Embeddings like those of tokens, which are right now and then."""
+    """Embeddings of tokens, which predict right now and then."""
     rows = target.model.get_input_embeddings().weight[torch.arange(97, 97 + count)]
     return LookAhead(rows.detach().float().clone(), "tiny look-ahead")
 
@@ -61,7 +61,7 @@ def test_on_the_kernels_a_draft_is_what_the_target_predicts_at_the_embeddings(tm
 def test_a_target_that_scales_its_embeddings_is_refused_by_name(tmp_path: Path) -> None:
     model, config = packed_family("gemma2", tmp_path), EngineConfig("gemma2", tmp_path, slots=1, context=64)
     with pytest.raises(EngineError, match="gemma2 scales its embeddings"):
-        put_together(config, model, look_ahead=LookAhead(torch.ones(1), ""))
+        assemble_loaded(config, model, look_ahead=LookAhead(torch.ones(1), ""))
 
 
 def test_drafts_near_the_end_of_the_context_fit() -> None:

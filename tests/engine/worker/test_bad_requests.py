@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine import Engine, EngineConfig, EngineError, Finished, FinishReason, Outbox, Request
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.tiny import ask, ended, ids_of, run_together, tiny_engine, tiny_model
 
 
@@ -57,7 +57,7 @@ def test_what_no_model_can_read_is_refused_at_once(engine: Engine, request_: Req
 
 def test_an_id_beyond_the_vocabulary_is_found_at_admission_where_the_models_were_not_loaded_yet() -> None:
     target = tiny_model()
-    engine = Engine(EngineConfig("tiny", Path(), context=256), lambda config, _: put_together(config, target))
+    engine = Engine(EngineConfig("tiny", Path(), context=256), lambda config, _: assemble_loaded(config, target))
     box, good = Outbox(), Outbox()
     engine.submit(Request("bad", prompt_ids=(1, 2, 999_999)), box)
     engine.submit(ask("fine", "good", max_tokens=2), good)

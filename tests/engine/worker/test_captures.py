@@ -29,7 +29,7 @@ from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device import graph_pool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.errors import ClosingError
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, replies, replies_of
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu, pretended_gpu
@@ -68,7 +68,7 @@ class Served(Outbox):
         config = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32, exact=exact, seed=5)
         worker = Worker(config, self._commands, self, Clock(), self._on_ready, lambda _: None, self._closing)
         with suppress(ClosingError):
-            worker.run(lambda config, _: put_together(config, on_gpu, **draft))
+            worker.run(lambda config, _: assemble_loaded(config, on_gpu, **draft))
 
     def _on_ready(self, ready: Ready, _: Assembly) -> None:
         assert ready.graphs == self.gpu.graphs

@@ -8,7 +8,7 @@ import pytest
 
 from specchat.engine import Engine, EngineConfig, EngineError, FinishReason, Request
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.drafters.models import packed_family
 from tests.engine.tiny import ids_of, run_together, started, tiny_model
 
@@ -22,7 +22,7 @@ def packed_model(tmp_path: Path, family: str = "llama") -> PackedModel:
 
 def engine_of(model: object, **config: object) -> AbstractContextManager[Engine]:
     """An engine on a model, whose context is not requested."""
-    return started(EngineConfig("m", Path(), **config), lambda config, _: put_together(config, model))  # type: ignore[arg-type]
+    return started(EngineConfig("m", Path(), **config), lambda config, _: assemble_loaded(config, model))  # type: ignore[arg-type]
 
 
 def test_a_context_is_as_long_as_the_models_in_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -59,7 +59,7 @@ def test_a_context_for_which_memory_is_short_is_shorter_and_stated(
 
 def test_a_cache_type_that_the_target_cannot_have_is_refused() -> None:
     with pytest.raises(EngineError, match="cache of type q8 is not available, as tiny does not run as a quantised"):
-        put_together(EngineConfig("tiny", Path(), cache_type="q8"), tiny_model())
+        assemble_loaded(EngineConfig("tiny", Path(), cache_type="q8"), tiny_model())
 
 
 def test_a_requested_context_has_room_however_little_memory_is_for_other_texts(tmp_path: Path) -> None:

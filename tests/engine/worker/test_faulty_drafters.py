@@ -13,7 +13,7 @@ from specchat.engine import Engine, EngineConfig, Event, Progress, Round, Sampli
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.research.ngram import NGramDrafter
-from specchat.engine.worker.assembly import Assembly, put_together
+from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine.sampled import draw_drafts_of_seeds
 from tests.engine.tiny import (
     VOCABULARY,
@@ -74,7 +74,7 @@ def engine_with(ngram: Drafter, *, head: bool = False) -> Iterator[Engine]:
     target = tiny_model()
 
     def assemble(config: EngineConfig, progress: Progress) -> Assembly:  # noqa: ARG001
-        made = put_together(config, target, head=tiny_head(target) if head else None)
+        made = assemble_loaded(config, target, head=tiny_head(target) if head else None)
         made.drafters.built["ngram"] = ngram
         return made
 

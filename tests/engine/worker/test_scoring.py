@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specchat.engine import Request
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
 from tests.engine.tiny import VOCABULARY, ids_of, rounds_of, tiny_engine, tiny_model
@@ -33,7 +33,7 @@ def test_scores_are_those_of_one_pass_of_transformers(kind: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "lfm2", "qwen3.5"])
 def test_packed_kernels_score_a_reply_as_they_drew_it(family: str, tmp_path: Path) -> None:
     model = packed_family(family, tmp_path)
-    with tiny_engine(assemble=lambda config, _: put_together(config, model)) as engine:
+    with tiny_engine(assemble=lambda config, _: assemble_loaded(config, model)) as engine:
         events = list(engine.stream(Request("r", prompt_ids=tuple(TEXT), max_tokens=40, detail=1, drafter="none")))
         reply = ids_of(events)
         scores = engine.score_prompt([*TEXT, *reply], 1).result(60)[len(TEXT) - 1 :]

@@ -40,7 +40,7 @@ def test_what_cannot_be_merged_is_one_sentence(tiny_model: Tiny, default_model: 
     head = next(folder for folder in SHIPPED_HEADS.iterdir() if folder.is_dir())
     for names, sentence in (
         ([draft] * 5, "5 draft models are named, and at most 4 can be merged"),
-        ([draft, head], f"{head} is not a draft model, and only those are merged"),
+        ([draft, head], f"{head} is not a draft model, and only draft models are merged"),
         (
             [draft, default_model],
             f"{default_model} cannot be one of the drafts: the draft's vocabulary is not the target's",

@@ -10,7 +10,7 @@ from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.experiences import Experiences
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.decoding.gamma.simulated import REST_S, Machine, growing, head_step, pass_s, speed
 from tests.engine.tiny import ask, started, tiny_model
 
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_ignored_and_replaced(file: Path, text: str) -> None:
 def test_an_engine_keeps_what_it_has_learnt(file: Path) -> None:
     config = EngineConfig("tiny", Path(), context=256, experience=file)
     for _ in range(2):
-        with started(config, lambda config, _: put_together(config, tiny_model())) as engine:
+        with started(config, lambda config, _: assemble_loaded(config, tiny_model())) as engine:
             list(engine.stream(ask("abcabcabc", max_tokens=20)))
     (models,) = json.loads(file.read_text()).values()
     assert any(name.endswith("greedy") for name in models)

@@ -32,13 +32,13 @@ CPU = torch.device("cpu")
 TOKENS = torch.arange(20, 44)[None]
 ROWS, COLUMNS = 32, 512
 BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Format.BF16), 10)}
-"""Of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
+"""Bits of a weight: its codes, and per 32 the scale and zero of each 4-bit matrix."""
 
 
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["pretended", "real"])
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_layers_compute_with_the_stored_weights(kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_layers, "_AT_ONCE", 5 * COLUMNS)
+    monkeypatch.setattr(gpu_layers, "AT_ONCE", 5 * COLUMNS)
     with nullcontext() if real else pretended_gpu(monkeypatch):
         compare(kind, torch.device("cuda", 0))
 
@@ -89,7 +89,7 @@ def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatc
     def seconds(product: Any, x: torch.Tensor) -> float:
         return 5 if product.__name__ == "dequantized_product" else len(x) / 16
 
-    monkeypatch.setattr(gpu_layers, "_seconds", seconds)
+    monkeypatch.setattr(gpu_layers, "seconds_of", seconds)
     with pretended_gpu(monkeypatch):
         arrays = random_arrays(kind, ROWS, COLUMNS)[0]
         layer, same, wide = (GpuQuantizedLinear(arrays, None, GPU) for _ in range(3))
@@ -105,14 +105,14 @@ def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatc
 
 
 def test_layers_whose_copy_is_wrong_or_fails_keep_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_layers, "_seconds", lambda product, _: len(product.__name__) == len("product"))
+    monkeypatch.setattr(gpu_layers, "seconds_of", lambda product, _: len(product.__name__) == len("product"))
     with pretended_gpu(monkeypatch):
         for copied, dequantizes in (
-            (gpu_layers._dequantized, True),
-            (lambda p: -gpu_layers._dequantized(p), False),
+            (gpu_layers.dequantized, True),
+            (lambda p: -gpu_layers.dequantized(p), False),
             (fails(RuntimeError("no compiler")), False),
         ):
-            monkeypatch.setattr(gpu_layers, "_compiled", lambda copied=copied: copied)
+            monkeypatch.setattr(gpu_layers, "compiled", lambda copied=copied: copied)
             layer = GpuQuantizedLinear(random_arrays(Format.Q4, ROWS, COLUMNS)[0], None, GPU)
             choose_products([layer])
             assert (layer.dequantized_from < 1 << 20) is dequantizes
@@ -129,7 +129,7 @@ def cpu_layout(halves: torch.Tensor, tiles: int) -> torch.Tensor:
 @pytest.mark.parametrize("dequantizes", [False, True])
 @torch.inference_mode()
 def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the CPU, whose own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
+    """The CPU's own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
     kernel, layout = (int4_product, to_int4_layout) if dequantizes else (torch._weight_int4pack_mm_for_cpu, cpu_layout)
     monkeypatch.setattr(torch, "_weight_int4pack_mm", kernel)
     monkeypatch.setattr(torch, "_convert_weight_to_int4pack", layout)

@@ -9,7 +9,7 @@ from specchat.engine import Admitted, EngineConfig, Event, Round
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Traffic, tally, weights_read
 from specchat.engine.tools.runner import NONE, Variant
-from specchat.engine.worker.assembly import put_together
+from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.records import make_round
 from tests.engine.tiny import tiny_model
 
@@ -97,9 +97,11 @@ def test_an_embedding_that_is_not_the_head_is_not_read() -> None:
 
 def test_traffic_of_a_pair() -> None:
     target, draft = tiny_model(layers=2), tiny_model(layers=1)
-    made = put_together(EngineConfig("t", Path(), slots=2, context=64), target, draft)
+    made = assemble_loaded(EngineConfig("t", Path(), slots=2, context=64), target, draft)
     traffic = Traffic.of(made)
     per_layer = 2 * 2 * 8 * 4  # keys and values, two heads of eight numbers of four bytes
     assert (traffic.cache, traffic.draft_cache) == (2 * per_layer, per_layer)
     assert traffic.draft_weights < traffic.weights
-    assert Traffic.of(put_together(EngineConfig("t", Path(), slots=2, context=64), tiny_model(), None)).draft_cache == 0
+    assert (
+        Traffic.of(assemble_loaded(EngineConfig("t", Path(), slots=2, context=64), tiny_model(), None)).draft_cache == 0
+    )
