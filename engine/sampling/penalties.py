@@ -188,7 +188,7 @@ class Adjustment:
 
 
 def _context(committed: Tensor, before: Tensor) -> Tensor:
-    """Which tokens of texts [M, L] and drafts [M, K] are in the context of each of T places: [M, T, L + K], bool.
+    """Mask of the tokens of texts [M, L] and drafts [M, K] in the context of each of T places: [M, T, L + K], bool.
 
     Args:
         committed: [M, L], bool, of the texts.

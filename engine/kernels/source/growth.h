@@ -70,7 +70,7 @@ class Growth {
     void stop() { nodes_.clear(); }
     bool over() const { return nodes_.empty(); }
 
-    // Column of an expanded token in the head's memory, and those of the drafted tokens before it.
+    // Column of an expanded token in the head's memory, and the columns of the drafted tokens before it.
     int32_t column(int32_t place) const { return columns_[size_t(place)]; }
     std::vector<int32_t> columns_before(int32_t place) const;
 

@@ -40,7 +40,7 @@ bool Rounds::is_last(const sk_round& round) {
     return last;
 }
 
-// The rows of the next round, and what it reads, after those of the round before.
+// The rows of the next round, and what it reads, after the round before.
 std::string Rounds::prepare(sk_round& next, const sk_round& before) {
     sk_row* rows = next.rows.rows;
     next.rows = before.rows;
@@ -87,7 +87,7 @@ std::string Rounds::prepare(sk_round& next, const sk_round& before) {
     return wrong;
 }
 
-// Moves the columns of accepted tokens to those after the row's last token.
+// Moves the columns of accepted tokens to the columns after the row's last token.
 std::string Rounds::keep(const sk_row& row) {
     if (!row.accepted || row.path[row.accepted - 1] == row.accepted) return "";
     std::vector<int32_t> sources;

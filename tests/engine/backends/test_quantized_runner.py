@@ -6,16 +6,14 @@ import pytest
 import torch
 
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.decoding.draft import Draft
-from specchat.engine.decoding.tree import Tree, chain, tree_of
+from specchat.engine.decoding.tree import Tree
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.load import PackedModel, load_dequantized
 from specchat.engine.progress import ignore_progress
 from tests.engine.drafters.models import pack, packed_family
 from tests.engine.families import FAMILIES, write_family, write_with_images
-from tests.engine.rows import row_of
-from tests.engine.scored import places, scored
+from tests.engine.scored import places
 from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -88,37 +86,6 @@ def test_a_tree_that_is_read_in_parts_has_the_bits_of_chains(qwen: PackedModel) 
     for end, logits in enumerate(torch.cat([root, *parts])):
         alone = mine.forward(fed[None, [0, *tree.path(end)]], [1], [start])
         assert torch.equal(alone[0, -1], logits)
-
-
-@pytest.mark.parametrize("tree", [tree_of(4), tree_of(8), Tree((0, 0, 1, 2, 4))], ids=len)
-def test_a_branch_of_a_tree_has_the_bits_of_a_chain(tree: Tree, qwen: PackedModel) -> None:
-    mine = runner(qwen, taps=(1,))
-    start, beside = 20, 11
-    mine.prefill(TOKENS[None, :start].repeat(2, 1), [0, 1], [0, 0])
-    mine.prefill(TOKENS[None, :beside], [2], [0])
-    drafted = torch.arange(len(tree)) * 13 % 300 + 5
-    fed = torch.cat([TOKENS[start : start + 1], drafted])
-    trees = [tree, chain(2)]
-    rows = [fed.tolist(), TOKENS[beside : beside + 3].tolist()]
-    drafts = [Draft(tokens[1:], each) for tokens, each in zip(rows, trees, strict=True)]
-    fed_rows = [row_of(rows[0][:1], 0, cached=start), row_of(rows[1][:1], 2, cached=beside)]
-    (judged,) = mine.run_rounds(fed_rows, drafts)
-    logits = [torch.from_numpy(judged.logits(i)).clone() for i in range(2)]
-    tapped = torch.from_numpy(judged.tapped(mine.tapped_width)).clone()
-    for token in range(len(tree) + 1):
-        path = [0, *tree.path(token)] if token else [0]
-        alone, states = mine.forward_with_states(fed[path][None], [1], [start])
-        assert torch.equal(alone[0, -1], logits[0][token])
-        assert torch.equal(states[0, -1], tapped[token])
-    assert torch.equal(mine.forward(TOKENS[None, : beside + 3], [3], [0])[0, -3:], logits[1])
-    # the kept path of the tree continues as the chain does
-    path = tree.path(len(tree))
-    scored(mine, rows, [0, 2], [start, beside], trees)
-    mine.cache.move(0, [start + node for node in path], start + 1)
-    after = torch.tensor([[9]])
-    mine.forward(fed[[0, *path]][None], [1], [start])
-    behind = start + 1 + len(path)
-    assert torch.equal(mine.forward(after, [0], [behind]), mine.forward(after, [1], [behind]))
 
 
 @pytest.mark.parametrize(
