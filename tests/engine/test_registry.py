@@ -30,7 +30,6 @@ IMPORTED_BY_NAME = {
     "models/families/__init__.py": {
         f"specchat.engine.models.families.{each.name}" for each in iter_modules(families.__path__)
     },
-    "models/resolve.py": set(),
 }
 """Files of the engine that import modules by name, and the modules."""
 LISTS = """

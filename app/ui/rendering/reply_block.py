@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
 
-from specchat.app.chat.reply import CHOSEN, Reply, Stage
+from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.source import Part
@@ -120,7 +121,7 @@ class ReplyBlock(Block):
         self._thoughts = self._thoughts or (token is not None and self.reply.thought.holds(token))
 
     def unfold(self, y: int, column: int) -> bool:
-        """With the next update, show the stretch whose mark is in this cell; whether there is one.
+        """Unfold the stretch whose mark is in this cell, with the next update; returns whether there is one.
 
         A title shows the thinking, or folds it again.
         """

@@ -12,7 +12,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as VisualStyle
 
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import cut, meter, one_line
@@ -76,7 +77,7 @@ class Card(StyledWidget):
         self._old_looks = True
 
     def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
-        """As many as there are lines at this width."""
+        """Number of lines at this width."""
         if width != self._room:
             self._room, self._old_looks = width, True
         return len(self.rows())

@@ -70,7 +70,7 @@ def main() -> None:
         "field": getattr(request.sampling, "calm", None),
         "start": getattr(settings.engine_config(home), "calm", None),
         "control": [f"{each.label}, {each.takes}: {each.means}" for each in CONTROLS if each.name == "calm"],
-        "command": [each.usage for each in SLASH_COMMANDS if each.slash == "calm"],
+        "command": [f"/{each.slash}" for each in SLASH_COMMANDS if each.command == "calm"],
         "reference": [line for line in reference().splitlines() if "calm" in line],
     }
     print(json.dumps(found))
