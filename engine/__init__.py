@@ -61,6 +61,7 @@ from specchat.engine.settings import (
     DRAFTING,
     MACHINE,
     MODEL,
+    ONE_OR_MORE,
     SAMPLING,
     TOPICS,
     Applies,

@@ -64,7 +64,7 @@ class Setting:
     """Whether a model may recommend a value, which counts unless the user sets one."""
     name: str = ""
     kind: str = ""
-    """Its annotation: str, int, float or bool, or one of them and None."""
+    """Its annotation: str, int or float, or one of them and None."""
     default: Any = None
 
     @property

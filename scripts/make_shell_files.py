@@ -22,7 +22,7 @@ from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import AUTO, TABLE
 from specchat.app.settings.settings_file import PHRASES
 from specchat.app.ui.action_table import SLASH_COMMANDS
-from specchat.app.ui.widgets.control_list import IN_EFFECT
+from specchat.app.ui.screens.controls import IN_EFFECT
 from specchat.engine import Setting
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +63,7 @@ def _row(each: Setting) -> str:
     """The row of a setting."""
     name, values = each.name, [", ".join(filter(None, each.choices)) or PHRASES[each.type]]
     commands = [control.command for control in CONTROLS if control.name == name]
-    commands += [action.slash for action in SLASH_COMMANDS if action.slash == name]
+    commands += [action.command for action in SLASH_COMMANDS if action.command == name]
     cells = (
         f"`{name}`",
         each.help,

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 REVISION = "1" * 40
 
 
@@ -133,7 +135,7 @@ class Answer(BaseHTTPRequestHandler):
             if self.server.cut:
                 self.close_connection = True
                 return
-            self.server.whole.wait()
+            self.server.whole.wait(PATIENCE_S)
             return
         self.wfile.write(content)
 

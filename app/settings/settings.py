@@ -43,7 +43,6 @@ NO_CHAT = (
 """Message for an encoder-decoder model."""
 NO_SWITCH = "the chat template of {} has no switch for thinking: the model thinks as it was trained to, or not"
 """Message for a model whose template has no switch."""
-_OWN_WORDS = ("drafter", "cache_type")
 OF_ENGINE = {each.name: each for kind in (EngineConfig, Sampling, Request) for each in settings_of(kind).values()}
 """The settings of the engine."""
 
@@ -129,17 +128,16 @@ class Settings(_Fields):  # type: ignore[misc]
     def __post_init__(self) -> None:
         if not self.target.strip():
             raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
-        for name in _CHOSEN:
-            if (value := getattr(self, name)) not in (known := TABLE[name].choices):
-                raise SettingsError(f"{name} {value!r} is not known: choose one of {', '.join(filter(None, known))}")
-        for name, largest in _LARGEST.items():
-            if (number := getattr(self, name)) is not None and number > largest:
-                raise SettingsError(f"{name.replace('_', '-')} is {number:g}: it must be at most {largest}")
-        if self.drafter == "model" and not self.draft:
-            raise SettingsError("drafter model needs a draft model: name one with --draft")
-        if self.drafter == "merged" and "," not in self.draft:
-            raise SettingsError("drafter merged needs several draft models: name each with its own --draft")
         try:
+            for name in _CHECKED:
+                TABLE[name].check(name, getattr(self, name))
+            for name, largest in _LARGEST.items():
+                if (number := getattr(self, name)) is not None and number > largest:
+                    raise SettingsError(f"{name.replace('_', '-')} is {number:g}: it must be at most {largest}")
+            if self.drafter == "model" and not self.draft:
+                raise SettingsError("drafter model needs a draft model: name one with --draft")
+            if self.drafter == "merged" and "," not in self.draft:
+                raise SettingsError("drafter merged needs several draft models: name each with its own --draft")
             self.request("settings", (Message("user", "?"),))
             self.engine_config(Path())
         except engine.EngineError as error:
@@ -187,7 +185,7 @@ class Settings(_Fields):  # type: ignore[misc]
 
 TABLE = settings_of(Settings)
 """All settings by name."""
-_CHOSEN = [name for name, each in TABLE.items() if each.choices and (name not in OF_ENGINE or name in _OWN_WORDS)]
-"""Settings that are one of a few words; the engine checks the others."""
+_CHECKED = (*(name for name in TABLE if name not in OF_ENGINE), "drafter", "cache_type")
+"""Settings that are checked here; the engine checks the others."""
 OF_MODEL = {"draft", "drafter", "gamma", "system"} | settings_of(Sampling).keys() - {"seed"}
 """Settings that are stored for a target (`settings_file.PROFILES`): what is good for one is not for all."""

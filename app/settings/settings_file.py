@@ -15,9 +15,8 @@ from specchat.app.storage.files import move_aside, read_toml, update_toml
 from specchat.engine import make_private
 
 KEYS, PROFILES = "keys", "models"
-"""Tables of the settings file: key bindings, and settings by target, as in `[models."qwen3-0.6b"]`."""
-Profiles = Mapping[str, Mapping[str, Any]]
-"""Settings by target, which have priority over the others of the file."""
+"""Tables of the settings file: key bindings, and settings by target, as in `[models."qwen3-0.6b"]`, which have priority
+over the others of the file."""
 KINDS: Mapping[str, type[Any]] = {"str": str, "int": int, "float": float}
 """Types of values."""
 PHRASES = {"str": "a text", "int": "a whole number", "float": "a number"}

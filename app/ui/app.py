@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,7 +32,7 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import NoSource
 from specchat.app.ui.action_table import ACTIONS, REPLAY
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
@@ -65,7 +65,7 @@ class SpecChat(App[None]):
 
     TITLE = "specchat"
     CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
-    BINDINGS = named(
+    BINDINGS = registered(
         "app",
         Binding("ctrl+q", "quit", "quit", key_display="^q", priority=True),
         Binding("ctrl+p", "command_palette", "palette", key_display="^p", priority=True),
@@ -302,24 +302,19 @@ class SpecChat(App[None]):
 
     def on_transcript_requested(self, event: Requested) -> None:
         """A click on a mark of a prompt or a reply, or a key on a token."""
-        actions, about, details = self.actions, event.about, event.details
-        with actions.reporting():
-            match event.what:
-                case "fork":
-                    actions.messages.fork_token(about)
-                case "version":
-                    of_reply, step = details
-                    actions.messages.show_sibling(about.reply if of_reply else about, step)
-                case "attachment":
-                    actions.prompt.open_attachment(about.attachments[details[0]])
-                case "copy":
-                    self.copy_to_clipboard((about.text or about.thinking).strip())
-                case "continue" | "penalise":
-                    actions.messages.on_reply(event.what, about)
-                case "code":
-                    actions.replies.copy_code(details[0], about)
-                case "link":
-                    actions.replies.open_address(about)
+        messages, prompt, replies = self.actions.messages, self.actions.prompt, self.actions.replies
+        does: dict[str, Callable[..., object]] = {
+            "fork": messages.fork_token,
+            "version": lambda asked, of_reply, step: messages.show_sibling(asked.reply if of_reply else asked, step),
+            "attachment": lambda asked, place: prompt.open_attachment(asked.attachments[place]),
+            "copy": lambda reply: self.copy_to_clipboard((reply.text or reply.thinking).strip()),
+            "continue": partial(messages.on_reply, "continue"),
+            "penalise": partial(messages.on_reply, "penalise"),
+            "code": lambda reply, number: replies.copy_code(number, reply),
+            "link": replies.open_address,
+        }
+        with self.actions.reporting():
+            does[event.what](event.about, *event.details)
 
     def on_text_selected(self, event: TextSelected) -> None:  # noqa: ARG002 the handler's signature
         """Text was selected with the mouse."""

@@ -18,4 +18,4 @@ FIRST_PROMPTS = (
     FirstPrompt("at its worst", "Explain in three sentences why the sky is blue."),
 )
 """First prompts. With the default setup and γ 4, τ is about 2.3, 1.7 and 1.4: code is easy to guess, prose is not. All
-replies end by themselves, after about a hundred tokens."""
+replies end with an end token, after about a hundred tokens."""

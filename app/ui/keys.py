@@ -15,7 +15,7 @@ from textual.keys import REPLACED_KEYS, Keys
 from specchat.app.ui.textual_internals import key_of_character, keymap_of
 
 APP, CHAT = "app", "chat"
-"""Groups whose bindings work at the same time as those of others."""
+"""Groups whose bindings work at the same time as the bindings of other groups."""
 _AT_ONCE = {(CHAT, "transcript"), (CHAT, "composer"), ("alignment", "aligned-tokens")}
 _MODIFIERS = ("ctrl", "shift", "alt", "super", "hyper", "meta")
 _NAMED = {key.value for key in Keys} | {f"f{number}" for number in range(1, 25)} | set(REPLACED_KEYS)
@@ -23,7 +23,7 @@ BINDINGS: dict[str, list[Binding]] = {}
 """Every binding of the app by its id."""
 
 
-def named(group: str, *bindings: Binding) -> list[BindingType]:
+def registered(group: str, *bindings: Binding) -> list[BindingType]:
     """Register bindings; those without an id get one: the group and the description, as `chat.new`.
 
     Bindings with the same description share an id.

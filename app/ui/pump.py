@@ -54,12 +54,12 @@ class Pump:
 
 FRAME_S = 1 / 30
 FOLLOW_S = 1 / 10
-"""Scrolling draws all lines and the scrollbar: the view follows the end of a reply no more often than this."""
+"""Minimum time between scrolling to the end of a reply, which draws all lines and the scrollbar."""
 FIGURES_S, FIGURES_FRAMES = 1 / 2, 6
-"""Figures are taken no more often than this, and with one of so many frames at most: they want to be read, and cost as
-much as several frames of text."""
+"""Minimum interval between updates of figures, in seconds and in frames: they must stay readable, and cost as much as
+several frames of text."""
 TURNS_S = 1 / 15
-"""With frames that follow each other as fast as this, each of several replies is drawn with every other one."""
+"""Time between frames up to which each of several replies is drawn with every other frame."""
 
 
 @dataclass(slots=True)
@@ -70,30 +70,30 @@ class Pace:
 
     @property
     def follow_every(self) -> int:
-        """The view follows the end of a reply with one of so many frames."""
+        """Number of frames in which the view follows the end of a reply once."""
         return max(round(FOLLOW_S / self.frame_s), 1)
 
     @property
     def figures_every(self) -> int:
-        """Figures are taken with one of so many frames; line, panel and timeline show the same ones."""
+        """Number of frames in which figures are taken once; line, panel and timeline show the same ones."""
         return max(round(FIGURES_S / self.frame_s), FIGURES_FRAMES)
 
     @property
     def turns(self) -> int:
-        """Each of several replies side by side is drawn with one of this many frames."""
+        """Number of frames in which each of several replies side by side is drawn once."""
         return 2 if self.frame_s <= TURNS_S else 1
 
 
 SHARE = 0.01
-"""Of all cores. The kernels lose about as much: they leave one core free while the app draws (`event_loop.py`)."""
+"""Share of all cores. The kernels lose about as much: they leave a core free while the app draws (`event_loop.py`)."""
 SLOWEST_S = 1 / 4
 """Maximum time between frames: slower text does not look fluent."""
 IDLE_S = FIRST_S = 1 / 8
-"""Between two frames while no reply runs, and of the first reply until it is known what a frame costs."""
+"""Time between frames while no reply runs, and in the first reply until the cost of a frame is known."""
 NEWEST = 1 / 8
 """Weight of the newest frame in the mean: figures are taken with one of several frames, and cost more."""
 STEADY = 0.8, 1.25
-"""The time between frames changes only by a factor beyond these."""
+"""The time between frames changes only by a factor outside of this range."""
 
 
 class FrameBudget:

@@ -12,8 +12,8 @@ from specchat.app.settings.controls import BY_COMMAND
 from specchat.app.ui.action_table import SLASH_COMMANDS, Action
 
 MODEL_WORDS = ("/think", "/no_think", "/nothink")
-"""First words of prompts to Qwen3, SmolLM3 or GLM-4.5: these are for the model, and so are words from its template."""
-_COMMANDS = {action.slash: action for action in SLASH_COMMANDS}
+"""First words of prompts to Qwen3, SmolLM3 or GLM-4.5, which are for the model, as are words from its template."""
+_COMMANDS = {action.command: action for action in SLASH_COMMANDS}
 BY_NAME = _COMMANDS | {alias: _COMMANDS[control.command] for alias, control in BY_COMMAND.items()}
 Words = Mapping[str, Callable[[], Sequence[str]]]
 """The arguments that can be completed, by command."""
@@ -53,9 +53,9 @@ def parse(text: str) -> tuple[Action, str]:
         meant = f"/{near[0]}?" if len(near) == 1 else "/help lists them"
         raise UsageError(f"/{first} is not a command ({meant}): begin with // to send a text that starts with a slash")
     if command.needs and not argument:
-        raise UsageError(f"/{command.slash} needs a value; usage: {command.usage}")
+        raise UsageError(f"/{command.command} needs a value; usage: /{command.slash}")
     if argument and not command.takes:
-        raise UsageError(f"/{command.slash} takes no argument")
+        raise UsageError(f"/{command.command} takes no argument")
     return command, argument
 
 
@@ -69,7 +69,7 @@ def matches(text: str, words: Words) -> list[str]:
 
 
 def completed(text: str, words: Words) -> str:
-    """The line as far as it can be completed without a choice."""
+    """The line, completed up to the first choice."""
     return max(common_start(matches(text, words)), text, key=len)
 
 
@@ -92,16 +92,16 @@ def menu(text: str, words: Words) -> list[Entry]:
     """Commands that the line may be the beginning of; or its command as a heading, and values of the argument."""
     name, space, _argument = text[1:].partition(" ")
     if not space:
-        commands = (command for command in SLASH_COMMANDS if command.slash.startswith(name))
-        return [Entry(c.usage, c.about, f"/{c.slash}{' ' if c.takes else ''}") for c in commands]
+        commands = (action for action in SLASH_COMMANDS if action.command.startswith(name))
+        return [Entry(f"/{a.slash}", a.about, f"/{a.command}{' ' if a.takes else ''}") for a in commands]
     if (command := BY_NAME.get(name)) is None:
         return []
     values = [Entry(line.partition(" ")[2], "", line) for line in matches(text, words)]
-    return [Entry(command.usage, command.about), *values]
+    return [Entry(f"/{command.slash}", command.about), *values]
 
 
 class Completer:
-    """Completes as far as the text is unambiguous; further calls go through the alternatives."""
+    """Completes a text up to the first choice; further calls go through the alternatives."""
 
     def __init__(self) -> None:
         self._stem: str | None = None

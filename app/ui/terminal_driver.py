@@ -142,15 +142,11 @@ class InputDecoder:
             else:
                 before = self._passed
                 keys, mark, rest = (before + text).partition(PASTE_START)
-                out.append(_alt_digits(f"{keys}{mark}"[len(before) :]))
+                # Alt and a digit in kitty's way: Textual takes them for what Option types on a Mac, such as ™.
+                out.append(_ALT_DIGIT.sub(lambda digit: f"\x1b[{ord(digit[1])};3u", f"{keys}{mark}"[len(before) :]))
                 self._pasting, self._passed = bool(mark), "" if mark else keys[1 - len(PASTE_START) :]
                 text = rest
         return "".join(out)
-
-
-def _alt_digits(text: str) -> str:
-    """Alt and a digit in kitty's way: Textual takes them for what Option types on a Mac, such as ™."""
-    return _ALT_DIGIT.sub(lambda match: f"\x1b[{ord(match[1])};3u", text)
 
 
 def _half_mark(text: str) -> int:

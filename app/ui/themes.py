@@ -166,7 +166,7 @@ class ThemeChoice:
             self._app.theme = theme
 
     def follow(self) -> None:
-        """Draw each theme that is chosen from now on; to be called once the app runs."""
+        """Draw each theme that is chosen after this call, once the app runs."""
 
         def changed(_: Theme) -> None:
             # Textual tells widgets of it before their component classes have the new colours.

@@ -31,7 +31,7 @@ LEAST = min(*_ALONE, *_AGREED)
 """Tokens of the shortest match."""
 _VOTES = 16
 """Matches that are asked, the latest ones."""
-_FEW = 32_768
+FEW = 32_768
 """Tokens up to which new texts are a separate part, which is sorted again in a few milliseconds."""
 
 Texts = dict[int, Sequence[int]]
@@ -86,7 +86,7 @@ class Datastore:
             return
         older = before[:1] if self._parts[:1] == before[:1] else ()
         recent = {**_texts(before[1:], gone), **new}
-        if older and _size(recent) <= min(_FEW, MOST_TOKENS - len(older[0].array)):
+        if older and _size(recent) <= min(FEW, MOST_TOKENS - len(older[0].array)):
             self._parts = (*older, *_sorted(recent))
         else:
             self._parts = _sorted(_newest({**_texts(before[:1], gone), **recent}))

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.kernels.decoder import Batch, TokenLayout
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows, TargetStates, c_reads
 from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
-from specchat.engine.kernels.token_layout import Batch, TokenLayout
 
 STATE = -1
 """Source of a token that reads the state stored in its slot and column."""

@@ -8,9 +8,9 @@ import torch
 
 from specchat.engine.config import EngineConfig
 from specchat.engine.models.families import family_of_gguf
+from specchat.engine.models.find_packed import packed_folder
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import LoadedModel, pick_dtype, shared, shared_model
-from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.load import Model, PackedModel, load_packed
 from specchat.engine.models.resolve import Source
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +120,12 @@ class Source:
         """Folder of the model that a GGUF file is converted to, perhaps without weights if none are needed."""
 
         def build(work: Path) -> None:
-            convert = import_module("specchat.engine.models.convert").convert_gguf  # imports torch
+            from specchat.engine.models.convert import convert_gguf  # imports torch
+
             file, old = gguf.file(work), self.store.find(gguf.name)
             folder = empty_folder(work / "model", f"converting {file.name}")
             kept = sorted(old.glob("model*.safetensors*")) if old else []
-            convert(file, folder, self.progress, weights=weights and not kept)
+            convert_gguf(file, folder, self.progress, weights=weights and not kept)
             for each in kept:  # only the tokenizer was converted by an earlier version
                 each.rename(folder / each.name)
 

@@ -37,13 +37,13 @@ class _Chain:
     """One row's draft while it is made."""
 
     row: SequenceState
-    place: int
-    """Index of the row in the batch."""
     length: int
     """Tokens that are wanted."""
     u: NDArray[np.float64]
     """[2 x `MAX_GAMMA`]: the uniform of each position, by which the draft model draws its own token."""
     tokens: list[int] = field(default_factory=list)
+    q: list[Tensor] = field(default_factory=list)
+    """[n, V] each, distributions of the tokens of a step, if the row draws its draft."""
 
 
 class HierarchicalDrafter(Drafter):
@@ -61,7 +61,7 @@ class HierarchicalDrafter(Drafter):
 
     def __init__(self, draft: Member, suffix: SuffixDrafter, target: Backend) -> None:
         self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
-        self._suffix, self._penalties, self._vocabulary = suffix, target.penalties, target.vocabulary
+        self._suffix, self._penalties = suffix, target.penalties
 
     def admit(self, row: SequenceState) -> RowProfile:
         """Start the row in both."""
@@ -83,25 +83,17 @@ class HierarchicalDrafter(Drafter):
     @torch.inference_mode()
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """γ tokens of each row."""
-        rows, gammas = [order.row for order in orders], [order.gamma for order in orders]
+        rows = [order.row for order in orders]
         unfed = self._cache.catch_up(rows)
         u = uniforms([row.seed for row in rows], [row.rounds for row in rows], Stream.DRAFT, 2 * MAX_GAMMA)
-        chains = [_Chain(*each) for each in zip(rows, range(len(rows)), gammas, u, strict=True)]
-        q = None
-        if any(row.draws for row in rows):
-            q = torch.zeros(len(rows), max(gammas), self._vocabulary, device=self._model.device)
-        while open_ones := [each for each in chains if len(each.tokens) < each.length]:
-            self._step(open_ones, unfed, q)
+        chains = [_Chain(order.row, order.gamma, own) for order, own in zip(orders, u, strict=True)]
+        while incomplete := [each for each in chains if len(each.tokens) < each.length]:
+            self._step(incomplete, unfed)
             unfed = 1
         for each in chains:
             self._cache.expect(each.row, each.length)
         return [
-            Draft(
-                each.tokens,
-                chain(each.length),
-                q[each.place, : each.length] if q is not None and each.row.draws else None,
-                steps=each.length,
-            )
+            Draft(each.tokens, chain(each.length), torch.cat(each.q) if each.q else None, steps=each.length)
             for each in chains
         ]
 
@@ -115,13 +107,12 @@ class HierarchicalDrafter(Drafter):
         self._cache.release(row)
         self._suffix.release(row)
 
-    def _step(self, chains: Sequence[_Chain], unfed: int, q: Tensor | None) -> None:
-        """One pass of the draft model over what is proposed to it, and the host's one wait for what it makes of that.
+    def _step(self, chains: Sequence[_Chain], unfed: int) -> None:
+        """Extend each chain by one pass of the draft model over what the text proposes, and one wait for its verdict.
 
         Args:
             chains: incomplete chains.
             unfed: tokens at the end of each text, drafted ones included, that the draft model has not read.
-            q: [B, γ, V], gets what the tokens are drawn from.
         """
         device = self._model.device
         proposed = [
@@ -141,15 +132,9 @@ class HierarchicalDrafter(Drafter):
         verdict, weights = self._judge(chains, logits, padded[:, unfed:], counts)
         judged = torch.stack([verdict.end, verdict.last], 1).tolist()
         for place, (each, more, (accepted, last)) in enumerate(zip(chains, proposed, judged, strict=True)):
-            first = len(each.tokens)
             each.tokens += [*more[:accepted], last]
-            if q is None:
-                continue
-            if weights is not None:
-                q[each.place, first : len(each.tokens)] = weights[place, : accepted + 1]
-                continue
-            for at, token in enumerate(each.tokens[first:], first):  # of a row that draws nothing, next to others
-                q[each.place, at, token] = 1.0
+            if weights is not None and each.row.draws:
+                each.q.append(weights[place, : accepted + 1])
 
     def _judge(
         self, chains: Sequence[_Chain], logits: Tensor, drafted: Tensor, counts: Sequence[int]

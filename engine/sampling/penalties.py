@@ -53,21 +53,23 @@ class Penalties:
         slots, prompts, lengths, index = self._put(
             [[row.slot for row in mine], [row.reply_begin for row in mine], [len(row.tokens) for row in mine], which]
         )
-        longest = max(len(row.tokens) for row in mine)
-        shortest = min(row.reply_begin for row in mine) - 1
-        everything = tokens[slots, :longest]
-        reply = everything[:, shortest:], prompts - shortest, lengths - shortest
+        text = tokens[slots, : max(len(row.tokens) for row in mine)]
+        column = torch.arange(text.shape[1], device=self._device)
+        known = column < lengths[:, None]
 
-        def penalty(name: str, off: float, ids: Tensor, starts: Tensor, ends: Tensor) -> _Penalty | None:
+        def penalty(name: str, off: float) -> Tensor | None:
             values = [float(getattr(s, name)) for s in settings]
-            return _Penalty(ids, starts, ends, self._put([values])[0]) if any(v != off for v in values) else None
+            return self._put([values])[0][:, None, None] if any(value != off for value in values) else None
 
         return Adjustment(
             rows=None if len(mine) == len(rows) else index,
             bias=self._bias([s.logit_bias for s in settings]),
-            repetition=penalty("repetition_penalty", 1.0, everything, torch.zeros_like(lengths), lengths),
-            presence=penalty("presence_penalty", 0.0, *reply),
-            frequency=penalty("frequency_penalty", 0.0, *reply),
+            text=text,
+            known=known,
+            replied=known & (column >= prompts[:, None]),
+            repetition=penalty("repetition_penalty", 1.0),
+            presence=penalty("presence_penalty", 0.0),
+            frequency=penalty("frequency_penalty", 0.0),
             dry=[(at, row) for at, row in enumerate(mine) if row.request.sampling.dry],
         )
 
@@ -112,9 +114,17 @@ class Adjustment:
     rows: Tensor | None
     """[M], int64: rows of the batch that are adjusted; None if all are."""
     bias: tuple[Tensor, Tensor] | None
-    repetition: _Penalty | None
-    presence: _Penalty | None
-    frequency: _Penalty | None
+    """Token ids and their bias, [M, n] each; None if no row has any."""
+    text: Tensor
+    """[M, L], int64: tokens of prompt and reply, padded."""
+    known: Tensor
+    """[M, L], bool: which of them are not padding."""
+    replied: Tensor
+    """[M, L], bool: which of them are of the reply."""
+    repetition: Tensor | None
+    """[M, 1, 1], float32, as the next two; None if no row uses it."""
+    presence: Tensor | None
+    frequency: Tensor | None
     dry: Sequence[tuple[int, SequenceState]] = ()
     """The rows that use DRY, with their place among the M rows."""
 
@@ -143,16 +153,17 @@ class Adjustment:
         if self.bias is not None:
             ids, values = (t[:, None].expand(-1, adjusted.shape[1], -1) for t in self.bias)
             mine.scatter_add_(-1, ids, values)
+        tokens = torch.cat([self.text, drafted], dim=1)[:, None].expand(-1, before.shape[1], -1)
         if self.repetition is not None:
-            ids, penalty = self.repetition.at(drafted, before, off=1.0)
+            ids, penalty = _each_once(tokens, _context(self.known, before), self.repetition, off=1.0)
             score = mine.gather(-1, ids)
             mine.scatter_(-1, ids, torch.where(score < 0, score * penalty, score / penalty))
         if self.presence is not None:
-            ids, penalty = self.presence.at(drafted, before, off=0.0)
+            ids, penalty = _each_once(tokens, _context(self.replied, before), self.presence, off=0.0)
             mine.scatter_(-1, ids, mine.gather(-1, ids) - penalty)
         if self.frequency is not None:
             # All addends of one logit are equal, so the order of additions on a device does not matter.
-            mine.scatter_add_(-1, *self.frequency.of_each(drafted, before))
+            mine.scatter_add_(-1, tokens, torch.where(_context(self.replied, before), -self.frequency, 0.0))
         if self.dry and inside is not None:
             self._discourage(mine, drafted, before)
         if self.rows is not None:
@@ -176,46 +187,28 @@ class Adjustment:
             mine.index_put_(tuple(index), -to_device(values, mine.device, torch.float32), accumulate=True)
 
 
-@dataclass(frozen=True, slots=True)
-class _Penalty:
-    """A penalty for each of M rows, and the tokens it applies to."""
+def _context(committed: Tensor, before: Tensor) -> Tensor:
+    """Which tokens of texts [M, L] and drafts [M, K] are in the context of each of T places: [M, T, L + K], bool.
 
-    tokens: Tensor
-    """[M, L], int64, L ≥ 1: token table that `starts` and `ends` index."""
-    starts: Tensor
-    """[M], int64: first column of the context."""
-    ends: Tensor
-    """[M], int64: one past the last column of the context before the draft."""
-    values: Tensor
-    """[M], float32: penalties."""
+    Args:
+        committed: [M, L], bool, of the texts.
+        before: [M, T, K], bool: which drafted tokens are in each context.
+    """
+    return torch.cat([committed[:, None].expand(-1, before.shape[1], -1), before], -1)
 
-    def at(self, drafted: Tensor, before: Tensor, off: float) -> tuple[Tensor, Tensor]:
-        """Token ids of the context of T places [M, T, n], and the penalty there [M, T, 1].
 
-        Ids may repeat but all belong to the context, so values computed from an id may be scattered back in any order.
-        Only an empty context has ids that do not belong to it, and its penalty is `off`.
+def _each_once(tokens: Tensor, inside: Tensor, values: Tensor, off: float) -> tuple[Tensor, Tensor]:
+    """Token ids of the context of T places [M, T, n], and the penalty there [M, T, 1].
 
-        Args:
-            drafted: [M, K], int64.
-            before: [M, T, K], bool: which drafted tokens are in each context.
-            off: neutral penalty.
-        """
-        ids, inside = self._context(drafted, before)
-        one = inside.int().argmax(-1, keepdim=True)  # stands for what is outside
-        ids = torch.where(inside, ids, ids.gather(-1, one))
-        return ids, torch.where(inside.any(-1, keepdim=True), self.values[:, None, None], off)
+    Ids may repeat but all belong to the context, so values computed from an id may be scattered back in any order.
+    Only an empty context has ids that do not belong to it, and its penalty is `off`.
 
-    def of_each(self, drafted: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Ids [M, T, n], and what each adds to its token's logit [M, T, n]: minus the penalty, once per occurrence.
-
-        Arguments as for `at`.
-        """
-        ids, inside = self._context(drafted, before)
-        return ids, torch.where(inside, -self.values[:, None, None], 0.0)
-
-    def _context(self, drafted: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """Token ids of table and draft, and which of them are in the context of each place; [M, T, n] each."""
-        column = torch.arange(self.tokens.shape[1], device=drafted.device)
-        committed = (column >= self.starts[:, None]) & (column < self.ends[:, None])
-        inside = torch.cat([committed[:, None].expand(-1, before.shape[1], -1), before], -1)
-        return torch.cat([self.tokens, drafted], dim=1)[:, None].expand_as(inside), inside
+    Args:
+        tokens: [M, T, n], int64.
+        inside: [M, T, n], bool: which of them are in the context.
+        values: [M, 1, 1], float32: penalties.
+        off: neutral penalty.
+    """
+    one = inside.int().argmax(-1, keepdim=True)  # stands for what is outside
+    ids = torch.where(inside, tokens, tokens.gather(-1, one))
+    return ids, torch.where(inside.any(-1, keepdim=True), values, off)

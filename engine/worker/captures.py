@@ -1,4 +1,4 @@
-"""Captures of CUDA graphs: those of one chat before requests are served, one more whenever there is time."""
+"""Captures of CUDA graphs: graphs of one chat before requests are served, one more whenever there is time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Captures:
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Count time and memory of the work in here as those of captures."""
+        """Context manager that counts time and memory of its work as spent on captures."""
         began, before = time.monotonic(), self._reserved()
         yield
         self._seconds += time.monotonic() - began

@@ -9,9 +9,9 @@ from threading import Event, Thread
 
 Work = Callable[[], None]
 """Makes and emits the records of a round."""
-_TOGETHER, _TOGETHER_S = 8, 0.024
+_TOGETHER, TOGETHER_S = 8, 0.024
 """Rounds whose records are made together, and seconds of rounds, if that is less. After each short pass, the code that
-makes them would have to be read from memory again: records of some rounds take hardly longer than those of one."""
+makes them would have to be read from memory again: records of some rounds take hardly longer than one."""
 
 
 class Emission:
@@ -37,7 +37,7 @@ class Emission:
         self._thread.start()
 
     def put(self, work: Work, seconds: float = inf) -> None:
-        """Take in the work of a round of so many seconds.
+        """Take in the work of a round that took `seconds`.
 
         It begins when there are enough rounds (`_TOGETHER`), once earlier work is done.
         """
@@ -48,11 +48,11 @@ class Emission:
 
     def on_launch(self) -> None:
         """The next pass has been launched: begin the work that waits, if it is enough."""
-        if len(self._waiting) >= _TOGETHER or self._waiting_s >= _TOGETHER_S:
+        if len(self._waiting) >= _TOGETHER or self._waiting_s >= TOGETHER_S:
             self.release()
 
     def flush(self) -> None:
-        """Begin the work that waits for that of other rounds: something longer than a round comes first."""
+        """Begin work that waits for more rounds: something longer than a round comes first."""
         if not self._held:
             self.release()
 

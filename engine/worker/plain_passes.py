@@ -26,9 +26,9 @@ FIRST = 8
 """Passes of a batch size that are timed early: their median is then good to a few hundredths."""
 _NEW_PRICE = 20
 """Time of rounds between the few passes at a context of which nothing is known, in plain passes."""
-_EARLY_PRICE = 50
+EARLY_PRICE = 50
 """Time of rounds between the `FIRST` ones, in plain passes."""
-_PRICE = 100
+PRICE = 100
 """Time of rounds between later ones, in plain passes: they take at most 1 % of the time."""
 _RECENT = 5
 """Plain passes whose median says what one takes."""
@@ -65,7 +65,7 @@ class _Known:
 
     def due(self, *, new: bool) -> bool:
         """Whether enough was done since the last one to pay for another; `new` if the context is."""
-        price = min(_NEW_PRICE if new else _PRICE, _EARLY_PRICE if self.passes < FIRST else _PRICE)
+        price = min(_NEW_PRICE if new else PRICE, EARLY_PRICE if self.passes < FIRST else PRICE)
         return self.work_s > 0 and self.work_s >= price * (median(self.recent) if self.recent else self.first_s)
 
     def note(self, seconds: float) -> None:

@@ -13,7 +13,8 @@ from specchat.engine.events import Prefilled
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.emission import Emission
-from specchat.engine.worker.requests import Faults, start
+from specchat.engine.worker.faults import Faults
+from specchat.engine.worker.requests import start
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,11 @@ from specchat.engine.events import FinishReason
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.emission import Emission
+from specchat.engine.worker.faults import Faults
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.plain_passes import PlainPasses
 from specchat.engine.worker.records import Commit, Times
-from specchat.engine.worker.requests import Faults, OpenRequests
+from specchat.engine.worker.requests import OpenRequests
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,12 @@ from specchat.engine.sequence.template_traits import thinking_values, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
 from specchat.engine.worker.captures import Captures
 from specchat.engine.worker.emission import Emission
+from specchat.engine.worker.faults import Faults
 from specchat.engine.worker.keeping import Keeping
 from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
-from specchat.engine.worker.requests import Faults, OpenRequests
+from specchat.engine.worker.requests import OpenRequests
 from specchat.engine.worker.rounds import Rounds
 from specchat.engine.worker.side_work import SideWork
 
@@ -184,7 +185,7 @@ class Worker:
         self._requests = OpenRequests(
             made, self._scheduler, self._planner, self._emission, self._notices, self.config, clock, self.on_end
         )
-        faults = Faults(self._requests)
+        faults = Faults(self._requests.fail)
         self._prefill = Prefill(self.config, self._scheduler, self._planner, made.target, faults, clock, self._emission)
         plain_passes = None if self.is_lane else PlainPasses(made.target, plain_s)
         runner = runner_of(made.target, self._planner.drafters, self._planner.trim, self._emission.on_launch)
@@ -329,7 +330,7 @@ class Worker:
         row = max(self._scheduler.rows, key=lambda row: row.admitted_at, default=None)
         if row is not None:  # else the memory was short when the last one ended
             message = "the device is out of memory: run fewer replies at once, or lower --context"
-            self._requests.finish(row, FinishReason.ERROR, message, keep=False)
+            self._requests.fail(row, message)
 
     def _drop_drafter(self, row: SequenceState, error: Exception) -> None:
         text = f"the {row.drafter} drafter failed ({error}): it drafts no more for this reply"

@@ -1,5 +1,6 @@
 """A stage whose models can be chosen, and the models to choose from."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from textual.pilot import Pilot
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.pull import Pull
 from specchat.app.ui.actions import models as model_actions
+from specchat.app.ui.screens import models as models_screen
 from specchat.engine.models import KnownModel, Machine
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage
@@ -50,11 +52,12 @@ class Choosing(Stage):
 
 
 async def shown(stage: Choosing, pilot: Pilot[None], monkeypatch: pytest.MonkeyPatch) -> None:
-    async def misfit(_: object, __: KnownModel, draft: KnownModel) -> str:
-        return "the draft's vocabulary is not the target's" if "qwen" in draft.spec else ""
+    def misfits(_: KnownModel, models: Sequence[KnownModel]) -> dict[str, str]:
+        here = (model.spec for model in models if model.folder is not None)
+        return {spec: "the draft's vocabulary is not the target's" if "qwen" in spec else "" for spec in here}
 
     monkeypatch.setattr(model_actions, "known_models", lambda *_: KNOWN)
-    monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
+    monkeypatch.setattr(models_screen, "misfits", misfits)
     monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     pull = Pull("qwen3.5-4b")
     pull.fraction, pull.text = 0.42, "Fetching unsloth/Qwen3.5-4B-MTP-GGUF: 1.2 GB of 2.8 GB"

@@ -15,7 +15,9 @@ from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.worker import WorkerCancelled
 
+from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import Pace, Pump
+from tests.waiting import PATIENCE_S
 
 FOR_A_PERSON = ("rename", "asking", "loading", "messages", "reading")
 """Groups of workers that wait until a user or a test answers."""
@@ -23,7 +25,6 @@ LOOKS = 5
 """What a thread or the driver hands to the event loop is a message after fewer turns of it."""
 SPINS = 200
 """What takes more turns waits for a thread, which needs the processor."""
-PATIENCE_S = 120
 
 _jobs: set[_WorkItem] = set()
 """What executors were given, and have not told the end of."""
@@ -59,6 +60,11 @@ def wait_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_WorkItem, "run", forget)
 
 
+async def prepared(app: SpecChat) -> None:
+    """Wait until the session is connected or has failed."""
+    await asyncio.wait_for(app.prepared.wait(), PATIENCE_S)
+
+
 async def all_handled(app: App[Any]) -> None:
     """Wait until every message is handled and what follows from it is on screen. Threads may still be at work."""
     looks, turns, end = 0, 0, time.monotonic() + PATIENCE_S
@@ -86,7 +92,7 @@ async def all_done(app: App[Any]) -> None:
             break
         for worker in workers:
             with suppress(WorkerCancelled):  # a newer one took its place
-                await worker.wait()
+                await asyncio.wait_for(worker.wait(), PATIENCE_S)
         end = time.monotonic() + PATIENCE_S
         while _jobs:
             assert time.monotonic() < end, f"{len(_jobs)} jobs of threads have not ended"
@@ -94,7 +100,7 @@ async def all_done(app: App[Any]) -> None:
 
 
 async def show_all(app: App[Any], *pumps: Pump) -> None:
-    """Bring on screen what has been said, and what comes of that: so many frames that each part is drawn."""
+    """Show all records and their consequences, with enough frames to draw each part."""
     for _ in range(2):
         await all_done(app)
         for pump in pumps:

@@ -26,7 +26,7 @@ class Clock:
 
 
 class RecordedEngine:
-    """A source. Each request is answered with the next reply of the trace, as far as `give` lets it."""
+    """A source. Each request is answered with the next reply of the trace, up to the event that `give` allows."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         records = list(records)
@@ -40,10 +40,10 @@ class RecordedEngine:
         self.refuse: str | None = None
         self.cache: CacheUse | None = None
         self.kept: list[dict[str, str]] = []
-        self._ready = next(r for r in records if isinstance(r, Ready))
+        self.ready = next(r for r in records if isinstance(r, Ready))
         self._replies = events_of_requests(records)
         self._out: list[Record] = []
-        self._open: dict[str, list[Event]] = {}
+        self.open: dict[str, list[Event]] = {}
 
     def start(self) -> None:
         self.started = True
@@ -53,14 +53,14 @@ class RecordedEngine:
             raise EngineError(self.refuse)
         recorded = self._replies[len(self.submitted) % len(self._replies)]
         self.submitted.append(request)
-        self._open[request.request_id] = [replace(event, request_id=request.request_id) for event in recorded]
+        self.open[request.request_id] = [replace(event, request_id=request.request_id) for event in recorded]
 
     def examine(self, request: Request, continuation: Sequence[int]) -> None:
         self.examined.append((request, tuple(continuation)))
 
     def cancel(self, request_id: str) -> None:
         self.cancelled.append(request_id)
-        if not self.slow_to_stop and self._open.pop(request_id, None) is not None:
+        if not self.slow_to_stop and self.open.pop(request_id, None) is not None:
             self._out.append(Finished(request_id, FinishReason.CANCELLED, "", "", 0.0))
 
     def tell(self, *events: Event) -> None:
@@ -89,7 +89,7 @@ class RecordedEngine:
 
     def step(self) -> None:
         """Up to the next round of every open request."""
-        for request_id, events in list(self._open.items()):
+        for request_id, events in list(self.open.items()):
             self.give_to(request_id, next((n for n, event in enumerate(events, 1) if isinstance(event, Round)), None))
 
     def resume(self) -> None:
@@ -104,26 +104,26 @@ class RecordedEngine:
 
     def become_ready(self) -> None:
         """The models are loaded."""
-        self._out.append(self._ready)
+        self._out.append(self.ready)
 
     def give(self, count: int | None = None) -> None:
         """The next `count` events (or all) of every open request."""
-        for request_id in list(self._open):
+        for request_id in list(self.open):
             self.give_to(request_id, count)
 
     def give_to(self, request_id: str, count: int | None = None) -> None:
         """The next `count` events (or all) of one request."""
-        events = self._open[request_id]
+        events = self.open[request_id]
         self._out += events[:count]
         del events[:count]
         if not events:
-            del self._open[request_id]
+            del self.open[request_id]
 
     def fail(self, message: str) -> None:
         """Every open request ends with this error."""
-        for request_id in self._open:
+        for request_id in self.open:
             self._out.append(Finished(request_id, FinishReason.ERROR, "", message, 0.0))
-        self._open.clear()
+        self.open.clear()
 
     def die(self, message: str) -> None:
         """The engine ends."""

@@ -44,7 +44,7 @@ class RecordedLane(RecordedEngine):
 
 
 def differing(records: list[Record], number: int = 20) -> list[Record]:
-    """The same lane with another last token in its round of that number."""
+    """The records of a lane with another last token in one round."""
     return [
         replace(r, last=0, last_piece=" and") if isinstance(r, Round) and r.number == number else r for r in records
     ]
@@ -107,8 +107,8 @@ class SideStage(Stage):
         self.left.become_ready()
         await self.settle(pilot)
 
-    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
-        await super().send(pilot, text)
+    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> str:
+        return await super().send(pilot, text)
 
     async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
         """Send a prompt, and let both lanes give this many events (or all) of their replies."""
@@ -118,7 +118,7 @@ class SideStage(Stage):
     async def give(  # type: ignore[override]
         self, pilot: Pilot[None], left: int | None, right: int | None
     ) -> None:
-        """So many events of each lane's reply; None gives all."""
+        """Give a number of events of each lane's reply; None gives all."""
         self.left.give(left)
         self.right.give(right)
         await self.settle(pilot)

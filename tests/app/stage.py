@@ -1,12 +1,17 @@
 """The app on a recorded engine and a store in a temporary folder, driven step by step."""
 
 import shutil
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import EllipsisType
+from typing import Any, TypeVar
 
+from textual.app import App
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
@@ -18,8 +23,9 @@ from specchat.app.ui.pump import Pump
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Record
-from tests.app.quiet import all_done, show_all
+from tests.app.quiet import all_done, prepared, show_all
 from tests.app.recorded import RecordedEngine, trace
+from tests.waiting import PATIENCE_S
 
 WIDE = (140, 40)
 NOW = 2_000_000.0
@@ -27,6 +33,7 @@ QUESTION = "What should I see in Lisbon in two days? Answer with a short list."
 FOLLOW_UP = "The list again, with one more place at the end."
 
 Step = Callable[..., Awaitable[None]]
+Found = TypeVar("Found")
 
 
 class Stage:
@@ -49,23 +56,26 @@ class Stage:
         self.store = Store(self.database, now=lambda: self.clock)
         self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
         self.file = file
-        self.app = SpecChat(
-            lambda: Session(self.engine, self.settings, self.store, settings_file=self.file),
-            theme=theme,
-            pictures=pictures or folder,
-            now=lambda: self.clock,
-        )
+        self.attached = False
+        """Whether the engine is a server."""
+        self.app = SpecChat(lambda: self.prepare(), theme=theme, pictures=pictures or folder, now=lambda: self.clock)
         self.app.animation_level = "none"
+
+    def prepare(self) -> Session:
+        """The session of the app."""
+        return Session(self.engine, self.settings, self.store, settings_file=self.file, attached=self.attached)
 
     @asynccontextmanager
     async def started(
-        self, size: tuple[int, int] = WIDE, *, events: int | EllipsisType | None = ..., text: str = QUESTION
+        self, size: tuple[int, int] = WIDE, *keys: str, events: int | EllipsisType | None = ..., text: str = QUESTION
     ) -> AsyncIterator[Pilot[None]]:
-        """Run the app until the models are loaded; with `events`, also until so many events (or all) of the reply."""
+        """Run the app until the models are loaded, or until `events` (or all) of a reply, and press keys."""
         async with self.app.run_test(size=size) as pilot:
             await self.ready(pilot)
             if not isinstance(events, EllipsisType):
                 await self.answer(pilot, events, text)
+            if keys:
+                await self.press(pilot, *keys)
             yield pilot
 
     @asynccontextmanager
@@ -100,11 +110,20 @@ class Stage:
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Wait until everything that has been said is on screen."""
-        await self.app.prepared.wait()
+        await prepared(self.app)
         await show_all(pilot.app, self.app.pump, *self.pumps)
         for field in self.app.screen.query("TextArea, Input").results(TextArea | Input):  # type: ignore[arg-type]
             field.cursor_blink = False
         await all_done(pilot.app)
+
+    async def comes(self, pilot: Pilot[None], condition: Callable[[], Found]) -> Found:
+        """Wait, with a limit, until the condition holds on a settled screen; returns what it gives then."""
+        end = time.monotonic() + PATIENCE_S
+        while not (found := condition()):
+            assert time.monotonic() < end, "\n".join(lines_of(self))
+            await pilot.pause(0.01)
+            await self.settle(pilot)
+        return found
 
     async def ready(self, pilot: Pilot[None]) -> None:
         """Load the models."""
@@ -112,13 +131,14 @@ class Stage:
         self.engine.become_ready()
         await self.settle(pilot)
 
-    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> None:
-        """Put a prompt into the composer and send it."""
-        await self.app.prepared.wait()
+    async def send(self, pilot: Pilot[None], text: str = QUESTION) -> str:
+        """Put a prompt into the composer and send it; returns the newest notice, if any."""
+        await prepared(self.app)
         await all_done(pilot.app)
         self.app.screen.query_one(TextArea).load_text(text)
         await pilot.press("enter")
         await self.settle(pilot)
+        return self.said[-1] if self.said else ""
 
     async def answer(self, pilot: Pilot[None], count: int | None = None, text: str = QUESTION) -> None:
         """Send a prompt, and let the engine give this many events (or all) of the reply."""
@@ -131,13 +151,19 @@ class Stage:
         self.engine.give(count)
         await self.settle(pilot)
 
-    async def press(self, pilot: Pilot[None], *keys: str) -> None:
-        """Press keys one by one, each after what the one before did, and wait for what they do."""
-        await self.app.prepared.wait()
+    async def press(self, pilot: Pilot[None], *keys: str) -> Screen[Any]:
+        """Press keys one by one, each after what the one before did, and wait; returns the topmost screen."""
+        await prepared(self.app)
         for key in keys:
             await all_done(pilot.app)
             await pilot.press(key)
         await self.settle(pilot)
+        return self.app.screen
+
+    async def typed(self, pilot: Pilot[None], *keys: str) -> str:
+        """Press keys; returns the text of the composer."""
+        await self.press(pilot, *keys)
+        return self.composer.text
 
     async def click(self, pilot: Pilot[None], *widget: str | type[Widget], offset: tuple[int, int] = (0, 0)) -> None:
         """Click on a widget, or else on a cell of the screen, and wait for what that does."""
@@ -163,6 +189,11 @@ def run(stage: Stage, step: Step, *keys: str) -> Callable[[Pilot[None]], Awaitab
             await stage.press(pilot, *keys)
 
     return before
+
+
+def screen_strips(app: App[Any]) -> list[Strip]:
+    """The lines of the topmost screen as they are drawn."""
+    return app.screen._compositor.render_strips()
 
 
 def lines_of(stage: Stage) -> Sequence[str]:

@@ -15,6 +15,7 @@ from specchat.app.storage.store import Store, StoredMessage
 from specchat.engine import Finished, FinishReason, Record
 from tests.failing import fails
 from tests.stress.numbered import numbered, word
+from tests.waiting import PATIENCE_S
 
 
 def answering(folder: Path) -> tuple[Store, Archive, list[str], Reply]:
@@ -37,7 +38,7 @@ def stored(archive: Archive, folder: Path) -> list[StoredMessage]:
 def test_a_disk_that_was_full_leaves_no_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RETRY_S", 0.0)
     store, archive, said, reply = answering(tmp_path)
-    pages = archive.do(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result()
+    pages = archive.do(lambda: store._file._db.execute("PRAGMA page_count").fetchone()[0]).result(PATIENCE_S)
     for number in range(60):
         limit = pages if 10 <= number < 40 else 1_000_000  # SQLite then fails as on a full disk
         archive.do(partial(store._file._db.execute, f"PRAGMA max_page_count = {limit}"))
@@ -136,7 +137,7 @@ def test_what_follows_a_prompt_that_another_program_removed_is_stored(tmp_path: 
     with Store(tmp_path / "specchat.db") as other:
         removed = other.add_message(1, "user", "removed", parent=2)
         (chat,) = store.chats()
-        conversation = archive.open(chat).result()
+        conversation = archive.open(chat).result(PATIENCE_S)
         elsewhere = other.create_chat().id
         for place in ("before", "after"):
             if place == written:

@@ -19,7 +19,7 @@ from specchat.app.paths import heads_folder
 from specchat.app.storage.store import Store
 from tests.app.stage import Stage
 from tests.app.storage.helpers import add_turn
-from tests.waiting import until
+from tests.waiting import PATIENCE_S, until
 
 TARGET = "smollm2-135m"
 
@@ -121,7 +121,7 @@ def test_a_head_that_cannot_be_kept_leaves_the_one_before(monkeypatch: pytest.Mo
 
 def test_text_of_a_killed_app_is_deleted_by_the_next() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone.wait()
+    gone.wait(PATIENCE_S)
     folders = [heads_folder().with_name("learning") / str(number) for number in (gone.pid, os.getpid())]
     for folder in folders:
         (folder / ".work").mkdir(parents=True)
@@ -194,11 +194,7 @@ async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> No
         stage.composer.load_text("")
         await stage.send(pilot, "/learn")
         await stage.press(pilot, "1")
-        for _ in range(300):
-            if "τ 2.00 → 2.40" in stage.said[-1]:
-                break
-            await pilot.pause(0.05)
-        assert "τ 2.00 → 2.40" in stage.said[-1]
+        await stage.comes(pilot, lambda: "τ 2.00 → 2.40" in stage.said[-1])
         assert heads() == ["2.4"]
         await stage.answer(pilot)
         learn.learning = started(2.4, seconds=60)

@@ -18,8 +18,9 @@ from specchat.app.ui.app import SpecChat
 from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
 from specchat.engine.drafters.suffix import OTHER_CHATS
 from specchat.engine.tools.runner import running
-from tests.app.quiet import all_done, show_all
+from tests.app.quiet import all_done, prepared, show_all
 from tests.app.storage.helpers import add_turn
+from tests.waiting import PATIENCE_S, until
 
 MODEL = "tiny"
 QUESTION = "Why is the sky blue?"
@@ -34,7 +35,7 @@ def engine(tiny_model: Callable[..., Path]) -> Iterator[Engine]:
 
 @pytest.fixture
 def chats(engine: Engine) -> Iterator[OtherChats]:
-    """Those of the engine, which has none when a test begins."""
+    """Other chats of the engine, which has none when a test begins."""
     yield engine.other_chats
     engine.other_chats.update({}, engine.other_chats.keys)
 
@@ -48,11 +49,6 @@ def talk(store: Store, model: str = MODEL, reason: str | None = "eos") -> tuple[
     """A chat with one reply, and that one's row."""
     chat = store.create_chat("sky")
     return chat, add_turn(store, chat.id, QUESTION, REPLY, model=model, reason=reason)
-
-
-def done(past: PastReplies) -> None:
-    """Wait until everything is handed over or taken back."""
-    past._worker.submit(lambda: None).result()
 
 
 def on_disk(store: Store, tokens: list[int]) -> bool:
@@ -69,18 +65,13 @@ def test_a_stored_reply_is_given_and_taken_back_with_its_chat(engine: Engine, ch
     past = PastReplies(store)
     past.use(engine, MODEL)
     archive = Archive(store, pytest.fail, past)
-    done(past)
-    assert chats.keys == {row}
-    assert on_disk(store, tokens)
+    until(lambda: chats.keys == {row} and on_disk(store, tokens))
 
-    archive.change(chat, deleted=True).result()
-    done(past)
-    assert chats.keys == set()
-    assert not on_disk(store, tokens)
+    archive.change(chat, deleted=True).result(PATIENCE_S)
+    until(lambda: chats.keys == set() and not on_disk(store, tokens))
 
-    archive.change(chat, deleted=False).result()
-    done(past)
-    assert chats.keys == {row}
+    archive.change(chat, deleted=False).result(PATIENCE_S)
+    until(lambda: chats.keys == {row})
     archive.change(chat, deleted=True)
     archive.close()
     assert chats.keys == set()
@@ -92,7 +83,7 @@ async def test_the_app_hands_chats_over_and_takes_back_deleted(tiny_model: Calla
     engine = Engine(EngineConfig(str(tiny_model()), device="cpu", dtype="float32", slots=1, context=256))
     app = SpecChat(lambda: Session(engine, Settings(target=MODEL), store))
     async with app.run_test():
-        await app.prepared.wait()
+        await prepared(app)
         await asyncio.to_thread(engine.wait_ready, 120)
         await show_all(app, app.pump)
         tokens = engine.other_chats.encode(QUESTION, REPLY)
@@ -115,9 +106,8 @@ def test_a_damaged_file_is_made_anew_or_left_out(engine: Engine, chats: OtherCha
         _damage(tokens.path, damage)
     past = PastReplies(store)
     past.use(engine, MODEL)
-    done(past)
+    until(lambda: chats.keys == {row})
     past.close()
-    assert chats.keys == {row}
     found = tokens.known(chats.tokenizer_digest, [row])
     assert (damage == "folder") == (row not in found)
     if found:

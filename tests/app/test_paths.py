@@ -1,4 +1,4 @@
-"""Where files go."""
+"""Folders of the program's files."""
 
 from pathlib import Path
 

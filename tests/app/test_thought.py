@@ -33,7 +33,7 @@ BEGUN = Thinking("<think>", "</think>", True)
 
 
 def reply_of(records: list[Record], upto: int | None = None) -> Reply:
-    """The first reply of a trace, after so many of its records."""
+    """The first reply of a trace, after its first `upto` records."""
     return replied(events_of_requests(records)[0][:upto])
 
 

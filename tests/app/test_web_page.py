@@ -57,6 +57,7 @@ def test_the_page_is_small_and_asks_no_network() -> None:
 
 def test_its_colours_are_those_of_the_app() -> None:
     style = (PAGE / "page.css").read_text("utf-8")
+    assert "opacity" not in style
     dark, light = style.split(':root[data-theme="light"]')
     for part, colours in ((dark, FATES_ON_DARK), (light, FATES_ON_LIGHT)):
         found = dict(re.findall(r"--(\w+): (#\w+)", part.split("}")[0]))

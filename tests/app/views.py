@@ -3,12 +3,13 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.style import Style
 from textual.pilot import Pilot
 from textual.renderables.digits import Digits
+from textual.screen import Screen
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import Session
@@ -19,7 +20,7 @@ from specchat.app.ui.widgets.card import Card
 from specchat.app.ui.widgets.panel import Speed
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate
-from tests.app.quiet import show_all
+from tests.app.quiet import prepared, show_all
 from tests.app.recorded import Clock, trace
 from tests.app.stage import Stage
 
@@ -44,23 +45,25 @@ class Replay:
         return found
 
     @asynccontextmanager
-    async def started(self, share: float) -> AsyncIterator[tuple[Self, Pilot[None]]]:
-        """Run the app and play up to this share of the trace."""
+    async def started(self, share: float, *keys: str) -> AsyncIterator[tuple[Self, Pilot[None]]]:
+        """Run the app, play up to this share of the trace, and press keys."""
         async with self.app.run_test(size=WIDE) as pilot:
             await self.at(pilot, share)
+            await self.press(pilot, *keys)
             yield self, pilot
 
     async def at(self, pilot: Pilot[None], share: float) -> None:
         """Play up to this share of the trace."""
-        await self.app.prepared.wait()  # that is when the player starts
+        await prepared(self.app)  # that is when the player starts
         self.clock.now += self.player.duration * share - self.player.position
         await self.settle(pilot)
 
-    async def press(self, pilot: Pilot[None], *keys: str) -> None:
-        """Press keys one by one, each after what the one before did is on screen."""
+    async def press(self, pilot: Pilot[None], *keys: str) -> Screen[Any]:
+        """Press keys one by one, each after what the one before did is on screen; returns the topmost screen."""
         for key in keys:
             await pilot.press(key)
             await self.settle(pilot)
+        return self.app.screen
 
     async def settle(self, pilot: Pilot[None]) -> None:
         """Bring everything that has been said on screen."""
@@ -97,7 +100,7 @@ def text_of(widget: Card) -> str:
 
 
 def large_number(lines: list[str]) -> tuple[str, str, str]:
-    """What is beside the first of three lines with large digits; the digits; and what is beside the second."""
+    """Text next to the first of three lines with large digits, the digits, and text next to the second."""
     console, digits, column = Console(), "", 0
     glyphs = {
         c: ["".join(s.text for s in line) for line in console.render_lines(Digits(c, BOLD))] for c in "0123456789.x"
@@ -132,7 +135,7 @@ async def answered(stage: Stage, pilot: Pilot[None], count: int | None = 70) -> 
 async def answering(
     stage: Stage, count: int | None = 70, size: tuple[int, int] = WIDE
 ) -> AsyncIterator[tuple[Pilot[None], ChatScreen]]:
-    """Run the app up to so many events of a reply, or all."""
+    """Run the app up to `count` events of a reply, or all."""
     async with stage.app.run_test(size=size) as pilot:
         yield pilot, await answered(stage, pilot, count)
 

@@ -248,7 +248,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
         monkeypatch.setattr(torch.cuda, name, value)
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
-    monkeypatch.setattr(gpu_layers, "_compiled", lambda: gpu_layers._dequantized)
+    monkeypatch.setattr(gpu_layers, "compiled", lambda: gpu_layers.dequantized)
     monkeypatch.setattr("specchat.engine.device.gpu.has_triton", lambda _: False)
     if not capture:
         plan = Graphs.plan

@@ -19,7 +19,7 @@ from specchat.engine.registry import DRAFTERS, PARTS, PUBLISHED, DrafterEntry, u
 from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 
 ROOT = Path(__file__).parents[2]
-SECTION = (ROOT / "CONTRIBUTING.md").read_text().split("\n## A new drafter\n")[1].split("\n## ")[0]
+SECTION = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Adding a drafter\n")[1].split("\n## ")[0]
 MODULE, ENTRY = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 """The example of a new drafter: its module, and its entry."""
 REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED)}
@@ -30,7 +30,6 @@ IMPORTED_BY_NAME = {
     "models/families/__init__.py": {
         f"specchat.engine.models.families.{each.name}" for each in iter_modules(families.__path__)
     },
-    "models/resolve.py": set(),
 }
 """Files of the engine that import modules by name, and the modules."""
 LISTS = """

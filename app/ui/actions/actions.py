@@ -120,7 +120,7 @@ class Actions(ActionScope):
             if action.keys or action.priority:
                 about = f"{about} · {key_names(self.app, f'chat.{action.name}', 1)}"
             if action.each:
-                for word in self._words()[action.slash]():
+                for word in self._words()[action.command]():
                     yield SystemCommand(f"{action.title} {word}", about, partial(self.run, action, word))
             else:
                 yield SystemCommand(action.title, about, partial(self.run, action))

@@ -16,7 +16,7 @@ from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.screens.cache import CacheScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, downloads, known_models, vocabulary_misfit
+from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, downloads, known_models
 
 FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
@@ -39,7 +39,7 @@ class ModelActions(ActionGroup):
     _unloaded = False
     _switching = False
     _chosen: Settings | None = None
-    """Settings whose models are being loaded; they are stored once these are ready."""
+    """Settings whose models are being loaded; they are stored once the models are ready."""
 
     def __post_init__(self) -> None:
         self._controls.reload = self.reload
@@ -91,12 +91,6 @@ class ModelActions(ActionGroup):
         """What another model could use: what is free, and what the loaded one frees."""
         machine = await asyncio.to_thread(Machine.now, engine.models_folder())
         return replace(machine, memory=machine.memory + (0 if self._unloaded else self._scope.loaded.weight_bytes))
-
-    async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
-        """Why one cannot draft for the other; empty if it can, or if that is not known yet."""
-        if target.folder is None or draft.folder is None:
-            return ""
-        return await asyncio.to_thread(vocabulary_misfit, target.folder, draft.folder)
 
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
@@ -316,7 +310,8 @@ class ModelActions(ActionGroup):
         else:
             self._controls.show(self._scope.requests.settings)
         self._scope.requests.ready(ready.target, ready.sampling)
-        self._scope.screen.widgets.show_ready(ready, self._scope.requests.model)
+        self._scope.screen.widgets.show_machine(ready, self._scope.requests.model)
+        self._scope.screen.widgets.show_loading("" if self._scope.replaying else "ready: ask anything")
         self._scope.screen.writing.gauge.begin(ready.context)
         wanted = self._scope.requests.settings
         if wanted is not None and (notice := wanted.context_notice(ready)):

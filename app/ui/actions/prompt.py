@@ -226,10 +226,8 @@ def editor_command() -> list[str]:
     Raises:
         UsageError: none is set, or it cannot be parsed.
     """
-    name = next((name for name in EDITOR_VARIABLES if os.environ.get(name, "").strip()), "")
-    if not name:
-        raise UsageError(NO_EDITOR)
-    line = os.environ[name]
+    lines = ((name, os.environ.get(name, "")) for name in EDITOR_VARIABLES)
+    name, line = next(((name, line) for name, line in lines if line.strip()), ("", ""))
     try:
         command = shlex.split(line)
     except ValueError as error:

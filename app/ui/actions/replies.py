@@ -77,7 +77,7 @@ class ReplyActions(ActionGroup):
                 self._scope.app.copy_to_clipboard(self._last_text())
 
     def copy_code(self, number: int, reply: Reply | None = None) -> None:
-        """Copy code block `number` (from 1) of this reply, or of the lowest visible reply that has so many."""
+        """Copy code block `number` (from 1) of this reply, or of the lowest visible reply that has `number` blocks."""
         replies = [reply] if reply is not None else self._scope.screen.transcript.in_sight
         found = [code_blocks(each.text) for each in replies]
         code = next((blocks[number - 1][1] for blocks in found if len(blocks) >= number), None)

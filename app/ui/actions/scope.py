@@ -98,7 +98,7 @@ class ActionScope:
 
     @property
     def effective(self) -> Settings:
-        """The same with the model's own sampling where they have none."""
+        """Settings of the next request, with the model's own sampling where they have none."""
         return self.settings.with_model(self.loaded.sampling)
 
     def say(self, sentence: str, severity: SeverityLevel = "information") -> None:
@@ -139,7 +139,7 @@ class ActionScope:
 
 @dataclass(eq=False)
 class ActionGroup:
-    """Some of the actions; subclasses add fields for other groups that they use."""
+    """A group of actions; subclasses add fields for other groups that they use."""
 
     _scope: ActionScope
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from specchat.app.errors import AppError
@@ -64,7 +64,9 @@ class SettingsActions(ActionGroup):
 
     def change_by(self, control: Control, by: int) -> None:
         """Set a control to a neighbouring value, without a notice: the list of controls shows the value."""
-        value = control.step(getattr(self.settings, control.name), by, self._loaded_steps())
+        drafters = {"drafter": (AUTO, *self._scope.loaded.drafters)} if self._scope.loaded.drafters else {}
+        steps = {"thinking": self._scope.thinking_values, **drafters}
+        value = control.step(getattr(self.settings, control.name), by, steps)
         self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
 
     def toggle_greedy(self) -> None:
@@ -154,13 +156,8 @@ class SettingsActions(ActionGroup):
             self._scope.say(notice or _sentence(controls[0], after, self.own, live=live_now, running=running))
         return True
 
-    def _loaded_steps(self) -> Mapping[str, Sequence[str]]:
-        """Steps of controls that depend on the loaded model."""
-        drafters = {"drafter": (AUTO, *self._scope.loaded.drafters)} if self._scope.loaded.drafters else {}
-        return {"thinking": self._scope.thinking_values, **drafters}
-
     def _is_live(self, control: Control) -> bool:
-        """Whether it changes running replies; those of a server keep their settings."""
+        """Whether it changes running replies; replies of a server keep their settings."""
         return control.applies is Applies.ROUND and not self._scope.requests.session.attached
 
     def _check_drafter(self, drafter: str) -> None:

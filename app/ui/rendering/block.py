@@ -152,7 +152,7 @@ class PromptBlock(Block):
         return Strip(parts).adjust_cell_length(self.width, styles["prompt"])
 
     def _places(self) -> list[tuple[str, int, int]]:
-        """The numbers of the shown prompt and reply among their versions, and how many these are."""
+        """The numbers of the shown prompt and reply among their versions, and the numbers of versions."""
         return [(name, part.place, len(part.siblings)) for name, part in self._prompt.named_parts]
 
     def _versions(self, styles: TranscriptStyles) -> Strip:

@@ -213,7 +213,7 @@ def cut_title(title: str, width: int) -> str:
 
 
 def what_became_of_drafts(metrics: Metrics) -> str:
-    """Fates of the drafted tokens, as far as known."""
+    """Known fates of the drafted tokens."""
     if metrics.unknown and not metrics.tested:
         return accepted_of_drafted(metrics) or "the server does not report its drafts"
     drafted = metrics.accepted + metrics.wasted
@@ -255,7 +255,7 @@ class Figure(NamedTuple):
 
 @cache
 def definitions(group: str) -> list[Figure]:
-    """The "figures" of a reply, or those of two lanes "side_by_side"."""
+    """Figures of a group: the "figures" of a reply, or "side_by_side" for two lanes."""
     groups = tomllib.loads(Path(__file__).with_name("definitions.toml").read_text(encoding="utf-8"))
     texts = {"window_s": f"{WINDOW_S:g}", "clocks": CLOCKS, "sampled": SAMPLED}
     return [Figure(**row | {"definition": row["definition"].format(**texts)}) for row in groups[group]]

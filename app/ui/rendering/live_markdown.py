@@ -43,10 +43,10 @@ class LiveMarkdown:
         self._pace = pace
         self._wait = 0
         """Frames until it is rendered again."""
-        self._settled_text = 0
-        """Characters of the blocks that cannot change any more."""
-        self._settled: list[Strip] = []
-        self._settled_codes = 0
+        self._final_text = 0
+        """Characters of the blocks that can no longer change."""
+        self._final: list[Strip] = []
+        self._final_codes = 0
         """Code blocks among them."""
         self._open: dict[tuple[str, int], list[Strip]] = {}
         """Lines of the last blocks, by source and number of the first code block."""
@@ -62,29 +62,29 @@ class LiveMarkdown:
             return None
         started, before = processor_time(), self.strips
         if complete:
-            self._settled_text, self._settled, self._settled_codes = 0, [], 0
-        self._render(escape_controls(text().lstrip("\n"))[self._settled_text :], keep=0 if complete else OPEN)
+            self._final_text, self._final, self._final_codes = 0, [], 0
+        self._render(escape_controls(text().lstrip("\n"))[self._final_text :], keep=0 if complete else OPEN)
         spent = math.ceil((processor_time() - started) / (SHARE * self._pace.frame_s))
         self._wait = max(self._pace.follow_every, spent)
         return _first_difference(before, self.strips)
 
     def _render(self, tail: str, keep: int) -> None:
-        """Render what is not settled, and settle all but the last `keep` blocks."""
+        """Render the blocks that may change; all but the last `keep` of them are final then."""
         blocks = parts(tail)
-        known, self._open, codes = self._open, {}, self._settled_codes
+        known, self._open, codes = self._open, {}, self._final_codes
         open_strips: list[Strip] = []
         for number, part in enumerate(blocks):
             key = part.source, codes
             lines = known.get(key) or self._renderer.strips(part, codes + 1)
             codes += part.codes
             if number < len(blocks) - keep:
-                self._settled += _below(self._settled, lines)
-                self._settled_text += len(part.source)
-                self._settled_codes = codes
+                self._final += _below(self._final, lines)
+                self._final_text += len(part.source)
+                self._final_codes = codes
             else:
                 self._open[key] = lines
-                open_strips += _below(self._settled or open_strips, lines)
-        self.strips = [*self._settled, *open_strips]
+                open_strips += _below(self._final or open_strips, lines)
+        self.strips = [*self._final, *open_strips]
 
 
 def markdown_of(reply: Reply, app: App[Any], pace: Pace, width: int, styles: TranscriptStyles) -> LiveMarkdown:

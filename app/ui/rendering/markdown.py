@@ -67,7 +67,7 @@ class _Markdown(Markdown):
         self.parsed = list(_readable(tokens))
         self.label = label
         self.numbers = count(first_code)
-        """Of its code blocks."""
+        """Numbers of its code blocks."""
 
 
 class MarkdownRenderer:

@@ -120,7 +120,7 @@ class ReplyBlock(Block):
         self._thoughts = self._thoughts or (token is not None and self.reply.thought.holds(token))
 
     def unfold(self, y: int, column: int) -> bool:
-        """With the next update, show the stretch whose mark is in this cell; whether there is one.
+        """Unfold the stretch whose mark is in this cell, with the next update; returns whether there is one.
 
         A title shows the thinking, or folds it again.
         """

@@ -83,8 +83,8 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     figures = reply.figures.thought or reply.thought.figures()
     if figures is None:
         return ""
-    going_on = reply.thought.running and reply.stage is Stage.ANSWERING
-    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=going_on)}"
+    running = reply.thought.running and reply.stage is Stage.ANSWERING
+    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=running)}"
 
 
 def _links(reply: Reply, *, forkable: bool) -> tuple[tuple[str, str], ...]:

@@ -28,6 +28,13 @@ FATE_STYLES: dict[Fate, str] = {
 }  # fmt: skip
 """Rich style of each fate, for text outside the app."""
 
+
+def fate_style(fate: Fate) -> str:
+    """Style of a fate in the theme's variables, for content of widgets."""
+    attributes = " ".join(word for word in FATE_STYLES[fate].split() if not word.startswith("#"))
+    return f"{attributes} $fate-{fate.value}"
+
+
 TOKEN_CLASSES = {f"token--{fate.value}" for fate in Fate}
 PENDING = "pending"
 """The style of drafted tokens that are not verified yet."""
@@ -35,8 +42,8 @@ OTHER_STYLES = (PENDING, FOLDED, CHOSEN, TITLE)
 """Styles of tokens that are not fates."""
 _PARTS = (
     "prompt", "mark", "link", "queued", "figures", "error", "caret", "text", "number",
-    "cursor", "round",  # added to the styles of the selected token, and of the others of its round
-    "untold",  # added to those of messages that the model did not receive
+    "cursor", "round",  # added to the styles of the selected token, and of other tokens of its round
+    "untold",  # added to the styles of messages that the model did not receive
 )  # fmt: skip
 PART_CLASSES = {f"transcript--{part}" for part in _PARTS} | {f"token--{name}" for name in OTHER_STYLES}
 
@@ -48,7 +55,7 @@ class TranscriptStyles:
     base: Style
     fates: dict[str, Style]
     spaces: dict[str, Style]
-    """Those of fates without lines, for white space."""
+    """Styles of fates without lines, for white space."""
     parts: dict[str, Style]
 
     @classmethod

@@ -155,7 +155,7 @@ SIGNS = dict(zip(Fate, "●✕·◆+○?", strict=True))
 _FIRST = [Fate.CORRECTION, Fate.BONUS, Fate.PLAIN, Fate.UNKNOWN, Fate.ACCEPTED, Fate.REJECTED, Fate.DISCARDED]
 """Order in which counts are shown if not all of them fit."""
 PARTS = ("draft", "verify", "rest", "lane", "picked")
-"""Component classes of a timeline, besides those of tokens."""
+"""Component classes of a timeline, besides the classes of tokens."""
 DRAFT, VERIFY, REST = "▓", "█", "░"
 PAUSED, CUT = "‖", "//"
 SHORT = {Fate.ACCEPTED: "acc", Fate.REJECTED: "rej", Fate.DISCARDED: "disc", Fate.CORRECTION: "corr"}

@@ -76,7 +76,7 @@ class TokenLines:
         """Space at the end of the last line for which there was no room."""
         self._column = 0
         self._word = 0
-        """Where in the last line its last word begins: number of pieces before it."""
+        """Number of pieces of the last line before its last word."""
         self._word_column = 0
 
     def append(self, tokens: Iterable[tuple[str, str]], first: int, *, alone: bool = False) -> None:

@@ -91,7 +91,7 @@ def why_missing(reply: Reply, token: Token, *, replaying: bool) -> str:
 
 
 def listed_together(detail: Detail) -> list[Candidate]:
-    """Candidates of both lists: the target's likeliest, then those of the drafter alone."""
+    """Candidates of both lists: the target's likeliest, then candidates of the drafter alone."""
     listed = {candidate.id for candidate in detail.target}
     others = [candidate for candidate in detail.draft if candidate.id not in listed]
     room = max(TOP - min(len(others), TOP // 3), 1)

@@ -15,9 +15,8 @@ from textual.containers import Container, Vertical
 from specchat.app.chat.second_reading import AlignedReply
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import gamma_limit
-from specchat.app.ui.keys import named
-from specchat.app.ui.screens.dialogs import ChoiceScreen, framed
-from specchat.app.ui.screens.sub_screen import SubScreen
+from specchat.app.ui.keys import registered
+from specchat.app.ui.screens.dialogs import ChoiceScreen, SubScreen, framed
 from specchat.app.ui.widgets.alignment import LETTERS, AlignedTokens, AlignmentCard, AlignmentLegend
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -40,7 +39,7 @@ class AlignmentScreen(SubScreen[None]):
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (110, "-columns")]  # noqa: RUF012
-    BINDINGS = named(
+    BINDINGS = registered(
         "alignment",
         Binding("escape,q", "dismiss", "back", key_display="esc"),
         Binding("1", "choose(0)", "drafter A"),
@@ -64,7 +63,7 @@ class AlignmentScreen(SubScreen[None]):
         """None until the reply has been read."""
         self._texts = [escape_controls(text) for text in texts]
         self._drafters, self._gamma, self._begin = drafters, gamma, begin
-        self._tokens = AlignedTokens(self._texts, id="aligned")
+        self._tokens = AlignedTokens(self._texts, self._show_token, id="aligned")
         self._legend = AlignmentLegend(id="alignment-legend")
         self._card = AlignmentCard(id="alignment-card")
 
@@ -83,9 +82,8 @@ class AlignmentScreen(SubScreen[None]):
         self._tokens.focus()
         self._read()
 
-    def on_aligned_tokens_moved(self, event: AlignedTokens.Moved) -> None:
-        """Another token is selected."""
-        self._card.show(self.aligned, event.place)
+    def _show_token(self, place: int) -> None:
+        self._card.show(self.aligned, place)
 
     @work(group="asking")
     async def action_choose(self, which: int) -> None:

@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.widgets import Static
 
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import one_line
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.engine import CacheUse, size_text
@@ -50,7 +50,7 @@ class CacheScreen(Dialog[None]):
         chat_of: id and title of the chat of a request; the title is empty for a request of no chat.
     """
 
-    BINDINGS = named("cache", Binding("escape,alt+k,q", "dismiss", "close", key_display="esc"))
+    BINDINGS = registered("cache", Binding("escape,alt+k,q", "dismiss", "close", key_display="esc"))
 
     def __init__(self, ask: Callable[[], object], chat_of: Callable[[str], tuple[int, str]]) -> None:
         super().__init__(classes="dialog")

@@ -16,11 +16,11 @@ from textual.widgets import Static
 from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply, Stage
 from specchat.app.chat.request_manager import RequestManager
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.figures import accepted_share
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
-from specchat.app.ui.screens.sub_screen import SubScreen
+from specchat.app.ui.screens.dialogs import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -33,7 +33,7 @@ MIN_HEIGHT = 9
 class CandidateFrame(Vertical):
     """The tokens of one reply, without its prompt. The frame has its number and figures; a click on it picks it."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named("candidate", Binding("enter", "pick", "continue with this one"))
+    BINDINGS: ClassVar[list[BindingType]] = registered("candidate", Binding("enter", "pick", "continue with this one"))
 
     def __init__(self, prompt: Prompt, place: int, pace: Pace) -> None:
         """Make it.
@@ -103,7 +103,7 @@ class CandidatesScreen(SubScreen[int | None]):
         pace: The rate at which `update` is called.
     """
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "candidates",
         Binding("escape", "dismiss", "back", key_display="esc"),
         Binding("1", "pick(0)", "pick"),
@@ -148,7 +148,7 @@ class CandidatesScreen(SubScreen[int | None]):
         self.update()
 
     def on_resize(self) -> None:
-        """As many columns as fit."""
+        """Arrange the replies in the number of columns that fit."""
         self._arrange()
 
     def update(self) -> None:

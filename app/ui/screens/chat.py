@@ -15,13 +15,12 @@ from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
 from specchat.app.ui.action_table import chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
-from specchat.app.ui.keys import CHAT, named
+from specchat.app.ui.keys import CHAT, registered
 from specchat.app.ui.rendering.block_stack import FoundWord
 from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.app.ui.screens.inspection import Inspection
 from specchat.app.ui.screens.stepping import Stepping
 from specchat.app.ui.screens.writing import Writing
-from specchat.app.ui.widgets.bars import ReplayBar
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import TokenSelected
 
@@ -37,13 +36,14 @@ class ChatScreen(ChatBase):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS = named(CHAT, *chat_bindings())
+    BINDINGS = registered(CHAT, *chat_bindings())
 
     def __init__(self, requests: RequestManager, redraw: Callable[[], None], player: Player | None) -> None:
         super().__init__(requests, redraw, player)
         self.writing = Writing(self)
         self.inspection = Inspection(self, self.writing.gauge)
         self.stepping = Stepping(self, self.inspection, player)
+        self.widgets.replay_bar.seek = self.stepping.seek
 
     def compose(self) -> ComposeResult:
         """Top to bottom, left to right."""
@@ -92,7 +92,7 @@ class ChatScreen(ChatBase):
             self.widgets.show_empty(empty=empty)
             self.widgets.composer.offering = empty
         if self.widgets.replaying:
-            self.widgets.replay_bar.update()
+            self.widgets.replay_bar.follow()
         taken = self.inspection.take_figures()
         self.transcript.update()
         self.stepping.update()
@@ -157,10 +157,6 @@ class ChatScreen(ChatBase):
         """A round was selected."""
         self.inspection.select_round(event.reply, event.index)
 
-    def on_replay_bar_sought(self, event: ReplayBar.Sought) -> None:
-        """A click on the line of the replay."""
-        self.stepping.seek(event.position)
-
     # Actions of the table
 
     @property
@@ -192,7 +188,7 @@ class ChatScreen(ChatBase):
     # Actions of the widgets
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The letters of the details work while these are shown."""
+        """The letters of the details work while the details are shown."""
         if action == "detail":
             return self.inspection.open and self.app.check_action("run", parameters)
         return super().check_action(action, parameters)

@@ -113,14 +113,9 @@ class ChatLayout:
         self.masthead.show_models(target, drafter, gamma, sampling)
 
     def show_machine(self, ready: Ready | None, model: str = "") -> None:
-        """Show where the models run; None if none is loaded."""
+        """Show where the models run, and the target as replies name it; None if no model is loaded."""
         self.masthead.show_machine(ready)
         self.panel.show_machine(ready, model)
-
-    def show_ready(self, ready: Ready, model: str) -> None:
-        """The models are loaded; `model` is the target as replies name it."""
-        self.show_machine(ready, model)
-        self.show_loading("" if self.replaying else "ready: ask anything")
 
 
 class Panes:
@@ -128,7 +123,7 @@ class Panes:
 
     Args:
         screen: Has a class for each state; its style sheet shows and hides the panes.
-        widgets: Those of the screen.
+        widgets: Widgets of the screen.
     """
 
     def __init__(self, screen: Screen[None], widgets: ChatLayout) -> None:
@@ -143,7 +138,7 @@ class Panes:
         return not self._screen.has_class("-pane-chat") or self._chats.has_focus
 
     def select(self, pane: str) -> None:
-        """On a narrow screen: show this pane; the focus stays, unless what had it was hidden."""
+        """Show this pane on a narrow screen; the focus stays, unless the focused widget was hidden."""
         for name in PANES:
             self._screen.set_class(name == pane, f"-pane-{name}")
         self._tabs.show(pane)
@@ -153,12 +148,7 @@ class Panes:
     def show(self, pane: str) -> None:
         """Show and focus this pane."""
         self.select(pane)
-        if pane == "chats":
-            self._chats.focus()
-        elif pane == "rounds":
-            self._timeline.focus()
-        else:
-            self.go_home()
+        {"chats": self._chats, "rounds": self._timeline}.get(pane, self._home).focus()
 
     def toggle_chats(self) -> None:
         """Show and focus the chats; if they have the focus, fold them."""

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.events import Key
-from textual.screen import ModalScreen, ScreenResultType
+from textual.screen import ModalScreen, Screen, ScreenResultType
 from textual.widget import Widget
 from textual.widgets import Input, Label, OptionList, Static
 from textual.widgets.option_list import Option
@@ -19,14 +20,16 @@ from specchat.app.chat.context_meter import Usage
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.settings.named_files import NamedTexts
-from specchat.app.ui.keys import named
+from specchat.app.ui.action_table import ACTIONS
+from specchat.app.ui.keys import CHAT, registered
 from specchat.app.ui.rendering.figures import EMPTY, FULL, GOES, context_rows
-from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.app.ui.widgets.composer import WrappedArea
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.engine import WHEN_FULL
 
+ALWAYS = ("keys", "help", "save-the-screen")
+"""Actions whose keys work on every screen."""
 LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 """Letters to jump by, the home row first."""
 CELLS = 24
@@ -40,8 +43,18 @@ def framed(frame: _Frame, title: str, subtitle: str) -> _Frame:
     return frame
 
 
+class SubScreen(Screen[ScreenResultType]):
+    """A screen over the chat, with the keys that work on all screens."""
+
+    BINDINGS = registered(CHAT, *(binding for name in ALWAYS for binding in ACTIONS[name].bindings()))
+
+    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+        """Close the screen; a second key that was typed before it closed does nothing."""
+        return super().dismiss(result) if self.is_active else AwaitComplete()
+
+
 class Dialog(SubScreen[ScreenResultType], ModalScreen[ScreenResultType]):
-    """A modal screen; its keys cover those of the screen below."""
+    """A modal screen; its keys cover the keys of the screen below."""
 
     def on_mount(self) -> None:
         """Show the keys."""
@@ -58,7 +71,7 @@ class ChoiceScreen(Dialog[int | None]):
         chosen: index of the option that is highlighted at first.
     """
 
-    BINDINGS = named("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = registered("choice", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, options: Sequence[tuple[str, str]], sentence: str = "", chosen: int = 0) -> None:
         super().__init__(classes="dialog")
@@ -140,7 +153,7 @@ class ThemeScreen(ChoiceScreen):
 class RenameScreen(Dialog[str | None]):
     """Returns the new title of a chat, empty for its first words, or None."""
 
-    BINDINGS = named("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = registered("rename", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str) -> None:
         super().__init__(classes="dialog")
@@ -164,7 +177,7 @@ class SystemScreen(Dialog[str | None]):
         saved: The saved ones; None if they are not kept.
     """
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "form",
         Binding("escape", "dismiss", "cancel", key_display="esc"),
         Binding("ctrl+s", "keep", "keep", key_display="^s", priority=True),
@@ -237,7 +250,7 @@ class SystemScreen(Dialog[str | None]):
 class TemplateScreen(Dialog[dict[str, str] | None]):
     """Returns a value for each variable of a template, or None."""
 
-    BINDINGS = named("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
+    BINDINGS = registered("form", Binding("escape", "dismiss", "cancel", key_display="esc"))
 
     def __init__(self, title: str, names: Sequence[str]) -> None:
         super().__init__(classes="dialog")

@@ -18,13 +18,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, DETAILS, KEYS, REPLAY, SLASH_COMMANDS
-from specchat.app.ui.keys import BINDINGS, key_names, named
+from specchat.app.ui.keys import BINDINGS, key_names, registered
 from specchat.app.ui.rendering.figures import FATES, Figure, definitions
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_lines import FOLD_MARK
 from specchat.app.ui.screens.dialogs import Dialog, framed
 
-THEORY_KEYS = named("theory", Binding("escape,h,q", "dismiss", "close", key_display="esc"))
+THEORY_KEYS = registered("theory", Binding("escape,h,q", "dismiss", "close", key_display="esc"))
 """Defined here because the theory screen and its plotting library are imported late."""
 LABEL = 17
 """Widest label of a figure; longer ones are wrapped, so that the definitions keep their room."""
@@ -110,7 +110,7 @@ class HelpScreen(TableScreen):
     """Keys, fates and commands. Closes with the key that opened it, or escape."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
-    BINDINGS = named("help", Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc"))
+    BINDINGS = registered("help", Binding("escape,f1,question_mark,q", "dismiss", "close", key_display="esc"))
 
     def __init__(self, keys: Iterable[Row], second: Section, commands: Iterable[Row] = ()) -> None:
         super().__init__("help")
@@ -145,7 +145,7 @@ def chat_help(*, replaying: bool) -> HelpScreen:
     if replaying:
         keys = [*_rows("replay"), *keys, *_rows("common", "documentation")]
         return HelpScreen(keys, (DETAILS, [*_rows("move"), *looking]))
-    commands = [(action.usage, action.about) for action in SLASH_COMMANDS]
+    commands = [(f"/{action.slash}", action.about) for action in SLASH_COMMANDS]
     keys = [*_rows("chat"), *keys, *_rows("common", "documentation")]
     return HelpScreen(keys, (DETAILS, [*_rows("move", "fork"), *looking]), commands)
 
@@ -160,7 +160,7 @@ def side_help() -> HelpScreen:
 class DefinitionsScreen(TableScreen):
     """The meaning of each figure: a sentence, a picture, the definition."""
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "figures",
         Binding("escape,d,q", "dismiss", "close", key_display="esc"),
         Binding("h", "app.run('theory')", "theory"),
@@ -193,7 +193,7 @@ class KeysScreen(TableScreen):
     """The keys that work in the focused widget, its screen and the app, with the ids to change them by."""
 
     HORIZONTAL_BREAKPOINTS = []  # noqa: RUF012
-    BINDINGS = named("keys", Binding("escape,question_mark,q", "dismiss", "close", key_display="esc"))
+    BINDINGS = registered("keys", Binding("escape,question_mark,q", "dismiss", "close", key_display="esc"))
 
     def __init__(self) -> None:
         super().__init__("keys that work here", "change one: settings.toml, table keys · esc closes", second="")

@@ -21,7 +21,7 @@ from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END, Hit
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.chat_list import KeyList
 
@@ -86,10 +86,10 @@ class MessagesScreen(ItemsScreen):
 
     Args:
         conversation: whose messages are listed.
-        show: switches to the version of a prompt, or to the reply, that is a number of places further.
+        show: switches to another version of a prompt, or to another reply, by a number of places.
     """
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "messages",
         Binding("escape,ctrl+e", "dismiss", "close", key_display="esc"),
         Binding("e", "give('edit')", "edit"),
@@ -162,7 +162,7 @@ class AttachmentsScreen(ItemsScreen):
         self._unsent, self._sent = unsent, sent
 
     def lines(self, width: int) -> Iterable[Content]:  # noqa: ARG002
-        """Where each is attached, and its name."""
+        """A line for each attachment: the message that has it, and its name."""
         rows = [("this prompt", one) for one in self._unsent]
         rows += [(f"message {number}", one) for number, one in self._sent]
         return [Content.assemble((f"{where:<13}", "$quiet"), label(one)) for where, one in rows]
@@ -191,7 +191,7 @@ class AttachmentScreen(Dialog[None]):
 class SearchScreen(Dialog[Hit | None]):
     """Searches all chats while the user types; returns the chosen hit, or None."""
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "search",
         Binding("escape,ctrl+k", "dismiss", "close", key_display="esc"),
         Binding("down", "move(1)", "next", show=False),

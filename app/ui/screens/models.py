@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 from textual import work
@@ -14,12 +14,12 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 
 from specchat.app.sources.pull import Pull, PullState
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.screens.dialogs import Dialog, framed
 from specchat.app.ui.widgets.bars import NoticeLine
 from specchat.app.ui.widgets.chat_list import KeyList
 from specchat.engine import size_text
-from specchat.engine.models import KnownModel, Machine, recommended
+from specchat.engine.models import KnownModel, Machine, recommended, vocabulary_misfit
 
 
 class Models(Protocol):
@@ -43,9 +43,6 @@ class Models(Protocol):
     async def machine(self) -> Machine:
         """What another model could use."""
 
-    async def misfit(self, target: KnownModel, draft: KnownModel) -> str:
-        """Why one cannot draft for the other."""
-
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load models; returns whether loading began."""
 
@@ -54,6 +51,15 @@ class Models(Protocol):
 
     def pull(self, name: str) -> None:
         """Start, resume or pause a download."""
+
+
+def misfits(target: KnownModel, models: Sequence[KnownModel]) -> dict[str, str]:
+    """Why other models on this machine cannot draft for the target, by model; empty for a model that can."""
+    others = [model for model in models if model is not target and model.folder is not None]
+    return {
+        other.spec: vocabulary_misfit(target.folder, other.folder) if target.folder and other.folder else ""
+        for other in others
+    }
 
 
 REFRESH_S = 0.5
@@ -68,7 +74,7 @@ LOOKING = "looking for models …"
 class ModelsScreen(Dialog[None]):
     """A list of models, and below it details of the highlighted one."""
 
-    BINDINGS = named(
+    BINDINGS = registered(
         "models",
         Binding("escape", "back", "close", key_display="esc"),
         Binding("d", "draft", "draft"),
@@ -179,9 +185,7 @@ class ModelsScreen(Dialog[None]):
         target = next((model for model in self._known if model.spec == self._models.chosen[0]), None)
         self._fill()
         if target is not None:
-            pairs = [model for model in self._known if model is not target and model.folder is not None]
-            found = await asyncio.gather(*(self._models.misfit(target, model) for model in pairs))
-            self._misfit = {model.spec: why for model, why in zip(pairs, found, strict=True)}
+            self._misfit = await asyncio.to_thread(misfits, target, self._known)
             self._fill()
 
     def _follow(self) -> None:

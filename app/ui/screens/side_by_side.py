@@ -15,19 +15,18 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui import slash
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
+from specchat.app.ui.screens.dialogs import SubScreen
 from specchat.app.ui.screens.help import side_help
-from specchat.app.ui.screens.sub_screen import SubScreen
 from specchat.app.ui.textual_internals import use_narrow_compositor
 from specchat.app.ui.widgets.bars import NoticeLine, PaneTabs, TooSmall
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.key_bar import KeyBar
-from specchat.app.ui.widgets.lane_column import LaneColumn
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, STOPPING, loading_text
-from specchat.app.ui.widgets.side_summary import SideSummary, order_text, verdict
+from specchat.app.ui.widgets.side_summary import LaneColumn, SideSummary, order_text, verdict
 from specchat.engine import Died, Loading, Notice, Ready, Record
 
 PANES = ("left", "right", "summary")
@@ -39,7 +38,7 @@ class SideScreen(SubScreen[Conversation | None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-medium"), (128, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (30, "-tall")]  # noqa: RUF012
-    BINDINGS = named(
+    BINDINGS = registered(
         "side-by-side",
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
@@ -161,7 +160,7 @@ class SideScreen(SubScreen[Conversation | None]):
         self.app.push_screen(side_help())
 
     def action_next_pane(self) -> None:
-        """On a narrow screen: the next of left, right, summary."""
+        """Show the next of left, right, summary on a narrow screen."""
         shown = next(pane for pane in PANES if self.has_class(f"-side-{pane}"))
         self.action_tab(PANES[(PANES.index(shown) + 1) % len(PANES)])
 

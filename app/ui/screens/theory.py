@@ -70,7 +70,7 @@ class TheoryScreen(Dialog[None]):
     def on_mount(self) -> None:
         """Draw everything; the reply again while it runs."""
         self._draw()
-        self.set_interval(_LIVE_S, self._draw_running)
+        self.set_interval(_LIVE_S, lambda: self._draw_reply() if self._reply.running else None)
 
     def notify_style_update(self) -> None:
         """Another theme."""
@@ -82,12 +82,17 @@ class TheoryScreen(Dialog[None]):
         self._draw_reply()
         curves = [(f"γ {gamma}", _ALPHAS, [expected_tokens(a, gamma) for a in _ALPHAS]) for gamma in (1, 3, 5, 7, 10)]
         self._plot("theory-figure-2", "Figure 2: tokens per pass, by α", curves, counted=True)
-        self._draw_optimal_gamma()
-        self._draw_trade()
-
-    def _draw_running(self) -> None:
-        if self._reply.running:
-            self._draw_reply()
+        shown = [alpha for alpha in _ALPHAS if 0.2 <= alpha <= 0.94]
+        curves = [
+            (f"c {c:g}", shown, [float(optimal_gamma(a, c, _FAR)) for a in shown]) for c in (0.01, 0.02, 0.05, 0.1)
+        ]
+        self._plot("theory-figure-3", "Figure 3: the best γ, by α", curves, counted=True)
+        curves = []
+        for gamma in (3, 5, 10):
+            curves.append((f"speedup, γ {gamma}", _ALPHAS, [speedup(a, gamma, 0.0) for a in _ALPHAS]))
+            shown = [alpha for alpha in _ALPHAS if operations(alpha, gamma) <= gamma + 1]
+            curves.append((f"operations, γ {gamma}", shown, [operations(a, gamma) for a in shown]))
+        self._plot("theory-figure-4", "Figure 4: speedup and operations, by α (c = ĉ = 0)", curves)
 
     def _draw_reply(self) -> None:
         """Tokens and speedup against γ, with measured points and the best γ."""
@@ -117,21 +122,6 @@ class TheoryScreen(Dialog[None]):
             text = f"{values} · predicted for the draft lengths of the reply {times(gain.predicted)}; {reasons}: "
             text += f"measured {measured(gain, running=self._reply.running)}"
         self.query_one("#theory-caption", Static).update(Text(text))
-
-    def _draw_optimal_gamma(self) -> None:
-        shown = [alpha for alpha in _ALPHAS if 0.2 <= alpha <= 0.94]
-        curves = [
-            (f"c {c:g}", shown, [float(optimal_gamma(a, c, _FAR)) for a in shown]) for c in (0.01, 0.02, 0.05, 0.1)
-        ]
-        self._plot("theory-figure-3", "Figure 3: the best γ, by α", curves, counted=True)
-
-    def _draw_trade(self) -> None:
-        curves = []
-        for gamma in (3, 5, 10):
-            curves.append((f"speedup, γ {gamma}", _ALPHAS, [speedup(a, gamma, 0.0) for a in _ALPHAS]))
-            shown = [alpha for alpha in _ALPHAS if operations(alpha, gamma) <= gamma + 1]
-            curves.append((f"operations, γ {gamma}", shown, [operations(a, gamma) for a in shown]))
-        self._plot("theory-figure-4", "Figure 4: speedup and operations, by α (c = ĉ = 0)", curves)
 
     def _plot(
         self,

@@ -12,10 +12,9 @@ from textual.widgets import Static
 
 from specchat.app.chat.lessons import Lesson
 from specchat.app.settings.settings import SHOW
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.screens.dialogs import framed
-from specchat.app.ui.screens.sub_screen import SubScreen
+from specchat.app.ui.screens.dialogs import SubScreen, framed
 from specchat.app.ui.widgets.bars import TooSmall
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.key_bar import KeyBar
@@ -28,7 +27,7 @@ class TourScreen(SubScreen[None]):
 
     HORIZONTAL_BREAKPOINTS = [(0, "-tiny"), (48, "-narrow"), (100, "-wide")]  # noqa: RUF012
     VERTICAL_BREAKPOINTS = [(0, "-flat"), (12, "-low"), (24, "-tall")]  # noqa: RUF012
-    BINDINGS = named(
+    BINDINGS = registered(
         "tour",
         Binding("right,enter,space,n", "turn(1)", "next", key_display="→"),
         Binding("left,backspace,b", "turn(-1)", "back", key_display="←"),

@@ -98,7 +98,7 @@ class Writing:
         self._put_unsent(conversation)
 
     def remember_asked(self, prompts: list[str]) -> None:
-        """Add the prompts of all chats, oldest first, to the composer's history, before those of this chat."""
+        """Add the prompts of all chats, oldest first, to the composer's history, before the prompts of this chat."""
         self._asked = [slash.escaped(prompt) for prompt in prompts]
         self._remember()
 

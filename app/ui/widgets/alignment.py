@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
@@ -13,12 +12,11 @@ from rich.text import Text
 from textual.binding import Binding, BindingType
 from textual.events import Click
 from textual.geometry import Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from specchat.app.chat.second_reading import AlignedReply, Had
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import percent
 from specchat.app.ui.rendering.token_lines import END, LINE_END, Piece, TokenLines, draft_text
 from specchat.app.ui.widgets.styled import StyledWidget
@@ -44,7 +42,7 @@ class AlignedTokens(ScrollView, can_focus=True):
     """Text with a cursor on one token; arrows move it, and letters jump to tokens that one drafter alone had."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = HAD_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "aligned-tokens",
         Binding("a", "only('only A', 1)", "next only A"),
         Binding("b", "only('only B', 1)", "next only B"),
@@ -60,15 +58,10 @@ class AlignedTokens(ScrollView, can_focus=True):
     )
     ALLOW_SELECT = False
 
-    @dataclass
-    class Moved(Message):
-        """The cursor stands on another token."""
-
-        place: int
-
-    def __init__(self, texts: Sequence[str], **options: Any) -> None:
-        """Make it; `texts` are those of the reply's tokens, which have no class yet."""
+    def __init__(self, texts: Sequence[str], moved: Callable[[int], None], **options: Any) -> None:
+        """Show the texts of the reply's tokens, which have no class yet; `moved` is called with the selected token."""
         super().__init__(**options)
+        self._moved = moved
         self._signs = [_sign(text, last=place == len(texts) - 1) for place, text in enumerate(texts)]
         self._aligned: AlignedReply | None = None
         self.place = 0
@@ -93,19 +86,17 @@ class AlignedTokens(ScrollView, can_focus=True):
 
     def on_click(self, event: Click) -> None:
         """The token below the mouse."""
-        offset = event.get_content_offset(self)
-        if offset is None:
-            return
-        found = self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)
-        if found is not None:
-            self.go_to(found)
+        if (offset := event.get_content_offset(self)) is not None:
+            found = self._lines.token_at(offset.y + self.scroll_offset.y, offset.x, nearest=True)
+            if found is not None:
+                self.go_to(found)
 
     def go_to(self, place: int) -> None:
         """Put the cursor on a token and bring that into sight."""
         self.place = min(max(place, 0), max(self._count - 1, 0))
         self._bring_into_sight()
         self.refresh()
-        self.post_message(self.Moved(self.place))
+        self._moved(self.place)
 
     def action_only(self, had: str, step: int) -> None:
         """The next token of a class, or the one before."""
@@ -127,18 +118,16 @@ class AlignedTokens(ScrollView, can_focus=True):
 
     def action_move_line(self, step: int) -> None:
         """The nearest token on a line above or below."""
-        own = [y for y, line in enumerate(self._lines.lines) if any(piece.token == self.place for piece in line)]
+        lines = self._lines.lines
+        own = [y for y, line in enumerate(lines) if any(piece.token == self.place for piece in line)]
         if not own:
             return
-        line = own[-1]  # one of line ends stands on several
-        before = self._lines.column_of(self.place, line)
-        line += step
-        while 0 <= line < len(self._lines.lines):
-            found = self._lines.token_at(line, before, nearest=True)
-            if found is not None and found != self.place:
-                self.go_to(found)
-                return
-            line += step
+        last = own[-1]  # a token of line ends stands on several
+        column = self._lines.column_of(self.place, last)
+        others = range(last + 1, len(lines)) if step > 0 else range(last - 1, -1, -1)
+        found = (self._lines.token_at(y, column, nearest=True) for y in others)
+        if (place := next((token for token in found if token not in (None, self.place)), None)) is not None:
+            self.go_to(place)
 
     @property
     def _count(self) -> int:
@@ -183,7 +172,7 @@ class AlignmentText(StyledWidget):
     """None until the reply has been read."""
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002 the base class names them
-        """As many lines as there are in this width."""
+        """Number of lines at this width."""
         return len(self.text(width).wrap(self.app.console, width))
 
     def render(self) -> Text:

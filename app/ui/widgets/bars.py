@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from rich.text import Text
 from textual.content import Content
 from textual.events import Click
 from textual.geometry import Size
-from textual.message import Message
 from textual.notifications import Notification
 from textual.style import Style
 from textual.timer import Timer
@@ -22,7 +19,6 @@ from specchat.app.sources.player import Player
 from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.figures import became, clock_time, counted, meter
 from specchat.app.ui.rendering.verdict import chance_of, number, shown
-from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Round
 
 SIGNS = {"information": "· ", "warning": "▲ ", "error": "✗ "}
@@ -113,19 +109,16 @@ class TooSmall(Static):
             self.update(f"needs {LEAST[0]} × {LEAST[1]} cells\nthis has {columns} × {lines}")
 
 
-class ReplayBar(StyledWidget):
-    """One line."""
+class ReplayBar(Static):
+    """A line with the position in a trace; a click seeks."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"replay-bar--full", "replay-bar--empty", "replay-bar--quiet"}
-    _shown = Text()
+    ALLOW_SELECT = False
+    _shown = Content("")
     _span = (0, 0)
     """First cell and length of the progress bar."""
 
-    @dataclass
-    class Sought(Message):
-        """Seek to this time of the trace."""
-
-        position: float
+    seek: Callable[[float], None]
+    """Called with a time of the trace."""
 
     def __init__(self, player: Player | None, **options: Any) -> None:
         super().__init__(**options)
@@ -135,20 +128,20 @@ class ReplayBar(StyledWidget):
         """Seek to the time below the pointer."""
         player, (left, width) = self._player, self._span
         if player is not None and left <= event.x < left + width:
-            self.post_message(self.Sought((event.x - left) / max(width - 1, 1) * player.duration))
+            self.seek((event.x - left) / max(width - 1, 1) * player.duration)
 
-    def update(self) -> None:
-        """Redraw after a change."""
-        line = self.render()
-        if line != self._shown:
+    def on_resize(self) -> None:
+        """Draw the bar at the new width."""
+        self.follow()
+
+    def follow(self) -> None:
+        """Show the position of the player."""
+        if self._player is not None and not (line := self._line(self._player)).is_same(self._shown):
             self._shown = line
-            self.refresh()
+            self.update(line, layout=False)
 
-    def render(self) -> Text:
+    def _line(self, player: Player) -> Content:
         """The line at the current width."""
-        player = self._player
-        if player is None:
-            return Text()
         sign = "■" if player.ended else "‖" if player.paused else "▶"
         left = f"{sign} {clock_time(player.position, player.duration)} "
         right = f" {clock_time(player.duration, player.duration)}  ×{player.speed:g}"
@@ -156,79 +149,65 @@ class ReplayBar(StyledWidget):
         width = max(self.size.width - len(left) - len(right), 0)
         self._span = (len(left), width)
         full, empty = meter(share, width)
-        return Text.assemble(
-            left,
-            (full, self.style_of("replay-bar--full")),
-            (empty, self.style_of("replay-bar--empty")),
-            (right, self.style_of("replay-bar--quiet")),
-            no_wrap=True,
-        )
+        return Content.assemble(left, (full, "$primary"), (empty, "$border"), (right, "$quiet"))
 
 
 Steps = Sequence[tuple[Round, Part]]
 
 
-class StepBar(StyledWidget):
+class StepBar(Static):
     """One sentence on the part of the round that is shown."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"step-bar--sign", "step-bar--quiet", "step-bar--strong"}
-    _state: tuple[Steps, Round | None, int, bool] = ((), None, 0, False)
-    """Parts of rounds, else the last round; its number, and whether the reply has ended."""
+    ALLOW_SELECT = False
+    _shown = Content("")
 
     def show(self, steps: Steps, last: Round | None, number: int, *, ended: bool) -> None:
         """Show these parts of rounds, or the `last` round of a reply that has not ended, and its number from 1."""
-        if (steps, last, number, ended) != self._state:
-            self._state = steps, last, number, ended
-            self.refresh()
-
-    def render(self) -> Text:
-        """The state of the first lane's round."""
-        steps, last, number, ended = self._state
         head = f"round {number}" if steps or last is not None else "paused"
         more = f" · {len(steps)} lanes" if len(steps) > 1 else ""
-        line = Text.assemble(
-            ("‖ ", self.style_of("step-bar--sign")), (f"{head}{more}  ", self.style_of("step-bar--strong"))
-        )
         if steps:
-            line.append_text(_sentence(*steps[0]))
+            sentence = Content(_sentence(*steps[0]))
         elif last is not None:
-            line.append_text(_ending(last))
+            sentence = Content(_ending(last))
         else:
             waits = "this reply has ended: the next one" if ended else "the next round"
-            line.append(f"{waits} waits until you step (s) or resume (p)", self.style_of("step-bar--quiet"))
-        return line
+            sentence = Content.styled(f"{waits} waits until you step (s) or resume (p)", "$quiet")
+        line = Content.assemble(("‖ ", "bold $warning"), (f"{head}{more}  ", "bold $foreground"), sentence)
+        if not line.is_same(self._shown):
+            self._shown = line
+            self.update(line, layout=False)
 
 
-def _sentence(record: Round, part: Part) -> Text:
+def _sentence(record: Round, part: Part) -> str:
     drafted = len(record.drafted)
     if part is Part.DRAFTED and record.observed:
-        return Text(f"{counted(drafted, 'token')} drafted; one pass of the target verifies them all")
+        return f"{counted(drafted, 'token')} drafted; one pass of the target verifies them all"
     if part is Part.DRAFTED:
         tokens = counted(drafted, "token")
         if record.offered:
             tokens = f"{counted(record.offered, 'token')} for {counted(record.steps, 'position')}, among them"
         names = " ".join(f"“{shown(piece)}”" for piece in record.pieces)
         proposed = f"{tokens} {names}" if record.offered else f"{tokens}: {names}"
-        return Text(f"{escape_controls(record.drafter)} proposes {proposed}; one pass of the target verifies them all")
+        return f"{escape_controls(record.drafter)} proposes {proposed}; one pass of the target verifies them all"
     if record.accepted == record.tested:
         fates = became(record) if record.wasted else f"all {record.accepted} accepted"
-        return Text(f"{fates}; the same pass gives one more token")
+        return f"{fates}; the same pass gives one more token"
     if record.observed:
-        return Text(f"{record.accepted or 'none'} of {drafted} accepted; the server reports no more of the others")
+        return f"{record.accepted or 'none'} of {drafted} accepted; the server reports no more of the others"
     p, q, u = record.p[record.accepted], record.q[record.accepted], record.u[record.accepted]
     why = f"u {number(u)} ≥ {number(chance_of(p, q))}"
     others = len(record.refused[record.accepted]) if record.refused else 0
     more = f" and {counted(others, 'more candidate')}" if others else ""
     discarded = f", the other {record.discarded} discarded" if record.discarded else ""
     rejected = f"“{shown(record.pieces[record.accepted])}” rejected ({why}){more}"
-    return Text(f"{record.accepted or 'none'} accepted; {rejected}{discarded}")
+    return f"{record.accepted or 'none'} accepted; {rejected}{discarded}"
 
 
-def _ending(record: Round) -> Text:
+def _ending(record: Round) -> str:
     if record.last_fate is None:
-        return Text("the reply ended inside the accepted tokens")
+        return "the reply ended inside the accepted tokens"
     fate = record.last_fate.value
-    return Text(f"the target adds “{shown(record.last_piece)}”{_ADDED.get(fate, f', the {fate}')}")
+    return f"the target adds “{shown(record.last_piece)}”{_ADDED.get(fate, f', the {fate}')}"
 
 
 _ADDED = {"plain": ", the only token of a round without a draft", "unknown": ""}

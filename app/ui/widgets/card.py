@@ -76,7 +76,7 @@ class Card(StyledWidget):
         self._old_looks = True
 
     def get_content_height(self, container: Any, viewport: Any, width: int) -> int:  # noqa: ARG002 the base class names them
-        """As many as there are lines at this width."""
+        """Number of lines at this width."""
         if width != self._room:
             self._room, self._old_looks = width, True
         return len(self.rows())

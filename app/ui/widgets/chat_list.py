@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.cells import cell_len, set_cell_size
-from rich.text import Text
 from textual.binding import Binding, BindingType
+from textual.content import Content
 from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
@@ -15,11 +15,13 @@ from textual.widgets.option_list import Option
 from specchat.app.chat.delivery import Marks
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.store import Chat
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import cut_title
 
 PIN = "▴"
 """Before the title of a pinned chat without another sign."""
+STYLES = {"busy": "$fate-accepted", "news": "bold $fate-bonus"}
+"""Styles of the signs before titles."""
 PAGE, MARGIN = 200, 20
 """Number of lines that are added when the highlight is this close to the end; thousands would take a second."""
 PADDING = 2
@@ -32,7 +34,7 @@ AGES = ((HOUR, MINUTE, "m"), (DAY, HOUR, "h"), (WEEK, DAY, "d"), (YEAR, WEEK, "w
 class KeyList(OptionList):
     """Textual's list with more keys."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "list",
         Binding("j", "cursor_down", "Next line", show=False),
         Binding("k", "cursor_up", "Line before", show=False),
@@ -46,8 +48,7 @@ class KeyList(OptionList):
 class ChatList(KeyList):
     """The chats, newest first. ● answering, ◌ waiting, ◆ unread answer, else ▴ pinned; the open one is bold."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"chat-list--age", "chat-list--open", "chat-list--busy", "chat-list--news"}
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "chats",
         Binding("r,f2", "request('rename')", "rename", key_display="r"),
         Binding("d,delete", "request('delete')", "delete", key_display="d"),
@@ -72,7 +73,7 @@ class ChatList(KeyList):
         self._now = 0.0
         self._listed = PAGE
         """How many of the chats are lines of the list."""
-        self._drawn: list[Text] = []
+        self._drawn: list[Content] = []
         """Those lines, as they were drawn last."""
 
     def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
@@ -90,12 +91,6 @@ class ChatList(KeyList):
         """Highlight the newest chat if none is open."""
         if self.highlighted is None and self.chats:
             self.highlighted = 0
-
-    def notify_style_update(self) -> None:
-        """Another theme."""
-        super().notify_style_update()
-        if self._drawn:
-            self.on_resize()
 
     def on_resize(self) -> None:
         """Titles are cut to the width."""
@@ -128,30 +123,27 @@ class ChatList(KeyList):
     def _fill(self) -> None:
         lines = [self._line(chat) for chat in self.chats[: self._listed]]
         if not self.chats:
-            lines.append(Text("no chats yet", style=self._style("age")))
+            lines.append(Content.styled("no chats yet", "$quiet"))
         before, self._drawn = self._drawn, lines
-        if not self.option_count == len(before) == len(lines) or (lines != before and self.options[0].disabled):
+        same = self.option_count == len(before) == len(lines)
+        if not same or (self.options[0].disabled and not lines[0].is_same(before[0])):
             self.set_options([Option(line, disabled=not self.chats) for line in lines])
             return
         for number, (line, drawn) in enumerate(zip(lines, before, strict=True)):
-            if line != drawn:
+            if not line.is_same(drawn):
                 self.replace_option_prompt_at_index(number, line)
 
-    def _line(self, chat: Chat) -> Text:
+    def _line(self, chat: Chat) -> Content:
         age = age_of(self._now - chat.updated_at)
         title = " ".join(escape_controls(chat.title).split()) or "untitled"
         sign, part = self._marks.sign(chat.id)
         if chat.pinned and not sign.strip():
             sign = sign.replace(" ", PIN, 1)
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
-        line = Text(no_wrap=True, overflow="ellipsis")
-        line.append(sign, self._style(part))
-        line.append(set_cell_size(cut_title(title, width), width), self._style("open") if chat.id == self._open else "")
-        line.append(" " + age, self._style("age"))
-        return line
-
-    def _style(self, part: str) -> Any:
-        return self.get_component_rich_style(f"chat-list--{part}", partial=True)
+        cut = set_cell_size(cut_title(title, width), width)
+        return Content.assemble(
+            (sign, STYLES[part]), (cut, "bold $primary" if chat.id == self._open else ""), (f" {age}", "$quiet")
+        )
 
 
 def age_of(seconds: float) -> str:

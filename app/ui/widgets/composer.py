@@ -22,7 +22,7 @@ from specchat.app.sanitize import clean_prompt, escape_controls
 from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
-from specchat.app.ui.keys import keys_of, named
+from specchat.app.ui.keys import keys_of, registered
 from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
@@ -48,7 +48,7 @@ class WrappedArea(TextArea):
 class Composer(WrappedArea):
     """A text area of which enter sends the text; tab completes commands."""
 
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "composer",
         Binding("enter", "send", "send", show=False),
         Binding(",".join(_NEWLINES), "newline", "new line", key_display="^j", show=False),
@@ -75,7 +75,7 @@ class Composer(WrappedArea):
         )
         self._history: list[str] = []
         self._place = 0
-        """Which prompt of the history is shown; its length while the user writes a new one."""
+        """Index of the shown prompt in the history; the length of the history while the user writes a new prompt."""
         self._unsent = ""
         self.words: slash.Words = {}
         """The values that slash commands accept."""
@@ -214,7 +214,7 @@ class Composer(WrappedArea):
 
     @property
     def attached(self) -> tuple[Attachment, ...]:
-        """What is attached to the text, as far as it has been read."""
+        """Attachments of the text that have been read."""
         return self.tray.attached(self.text)
 
     def detach(self, one: Attachment) -> None:

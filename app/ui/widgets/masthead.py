@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from itertools import starmap
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.cells import cell_len
-from rich.style import Style
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.content import Content
+from textual.style import Style
+from textual.widget import Widget
 from textual.widgets import Static
 
 from specchat.app.sanitize import escape_controls
@@ -18,8 +18,7 @@ from specchat.app.settings.controls import gamma_limit
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.rendering.figures import FATES, machine, meter
-from specchat.app.ui.rendering.styles import TOKEN_CLASSES
-from specchat.app.ui.widgets.styled import StyledWidget
+from specchat.app.ui.rendering.styles import fate_style
 from specchat.engine import Fate, Loading, Ready, Sampling, gamma_text
 
 WIDE = 140
@@ -62,7 +61,7 @@ class Masthead(Horizontal):
         self._show()
 
     def show_machine(self, ready: Ready | None) -> None:
-        """Where the models run; None if none is loaded."""
+        """Show the device of the models; None if no model is loaded."""
         self._ready, observed = ready, bool(ready and ready.observed)
         legend = self.query_one(Legend)
         if legend.observed != observed:
@@ -93,10 +92,10 @@ def _bold(text: str) -> Content:
 SIGN = "■ "
 
 
-class Legend(StyledWidget):
+class Legend(Widget):
     """One line; if it does not fit, without signs, then cut."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES
+    ALLOW_SELECT = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -106,25 +105,18 @@ class Legend(StyledWidget):
 
     def get_content_width(self, container: Any, viewport: Any) -> int:  # noqa: ARG002 the base class names them
         """The width with signs."""
-        return len(self._line(SIGN, "  ").plain)
+        return self._line(SIGN, "  ").cell_length
 
-    def render(self) -> Text:
+    def render(self) -> Content:
         """The longest form that fits."""
-        for sign, gap in ((SIGN, "  "), (SIGN, " "), ("", " ")):
-            line = self._line(sign, gap)
-            if line.cell_len <= self.size.width:
-                break
-        return line
+        forms = [self._line(sign, gap) for sign, gap in ((SIGN, "  "), (SIGN, " "), ("", " "))]
+        return next((form for form in forms if form.cell_length <= self.size.width), forms[-1])
 
-    def _line(self, sign: str, gap: str) -> Text:
-        line = Text(no_wrap=True, overflow="crop")
-        for fate in (*FATES, *([Fate.UNKNOWN] if self.observed else [])):
-            style = self.style_of(f"token--{fate.value}")
-            if fate is not Fate.ACCEPTED:
-                line.append(gap)
-            line.append(sign, Style(color=style.color))
-            line.append(fate.value, style)
-        return line
+    def _line(self, sign: str, gap: str) -> Content:
+        fates = (*FATES, *([Fate.UNKNOWN] if self.observed else []))
+        return Content(gap).join(
+            Content.assemble((sign, f"$fate-{fate.value}"), (fate.value, fate_style(fate))) for fate in fates
+        )
 
 
 BAR = 36
@@ -134,12 +126,10 @@ NAME = (("spec", Fate.ACCEPTED), ("ulate", Fate.REJECTED), ("chat", Fate.CORRECT
 MOTTO = "the drafter guesses, the target checks: the same answer, sooner"
 
 
-class Welcome(StyledWidget):
+class Welcome(Widget):
     """The name is drawn as a round: drafted and accepted, rejected, corrected."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {
-        "welcome--quiet", "welcome--full", "welcome--empty", "welcome--error", "welcome--strong",
-    }  # fmt: skip
+    ALLOW_SELECT = False
     _state: Loading | str = Loading("import", "starting", None, 0.0)
     _failed = False
     offering = True
@@ -150,47 +140,40 @@ class Welcome(StyledWidget):
         self._state, self._failed = state, failed
         self.refresh(layout=True)
 
-    def render(self) -> Text:
+    def render(self) -> Content:
         """All lines; the style sheet centres the block."""
-        name = [(part, self.style_of(f"token--{fate.value}") + Style(bold=True)) for part, fate in NAME]
-        lines = [Text.assemble(*name), Text(MOTTO, self.style_of("welcome--quiet")), Text()]
-        ending, offers, explained = self._progress(), self._offers(), [*starmap(self._explained, FATES.items()), Text()]
-        room, width = self.size.height - len(lines) - len(ending), max(line.cell_len for line in explained)
+        name = ((part, f"bold {fate_style(fate)}") for part, fate in NAME)
+        lines = [Content.assemble(*name), Content.styled(MOTTO, "$quiet"), Content("")]
+        ending, offers, explained = self._progress(), self._offers(), [*starmap(_explained, FATES.items()), Content("")]
+        room, width = self.size.height - len(lines) - len(ending), max(line.cell_length for line in explained)
         if room < len(offers):
             offers = []
         if room >= len(explained) + len(offers) and width <= self.size.width:
             lines += explained
-        for line in offers:
-            line.truncate(self.size.width, overflow="ellipsis")
-        return Text("\n").join([*lines, *ending, *offers])
+        offers = [line.truncate(self.size.width, ellipsis=True) for line in offers]
+        return Content("\n").join([*lines, *ending, *offers])
 
-    def _explained(self, fate: Fate, meaning: str) -> Text:
-        """The meaning of a colour."""
-        style = self.style_of(f"token--{fate.value}")
-        line = Text.assemble(("■ ", Style(color=style.color)), (fate.value, style))
-        line.pad_right(SHOWS - line.cell_len)
-        return line.append(meaning, self.style_of("welcome--quiet"))
-
-    def _offers(self) -> list[Text]:
+    def _offers(self) -> list[Content]:
         """Example prompts to click on, and the keys for them."""
         if not self.offering or self._failed:
             return []
-        quiet, strong = self.style_of("welcome--quiet"), self.style_of("welcome--full")
-        lines = [Text()]
+        lines = [Content("")]
         for place, prompt in enumerate(FIRST_PROMPTS):
-            click = Style(meta={"@click": f"screen.offer({place})"})
-            lines.append(Text.assemble((prompt.shows.ljust(SHOWS), strong + click), (prompt.text, quiet + click)))
-        tour = Style(meta={"@click": "app.run('tour')"})
-        return [
-            *lines,
-            Text.assemble(("tab tries one · ", quiet), ("/tour", strong + tour), (" explains it all", quiet)),
-        ]
+            line = Content.assemble((prompt.shows.ljust(SHOWS), "$primary"), (prompt.text, "$quiet"))
+            lines.append(line.stylize(Style.from_meta({"@click": f"screen.offer({place})"})))
+        tour = Content.styled("/tour", "$primary").stylize(Style.from_meta({"@click": "app.run('tour')"}))
+        return [*lines, Content.assemble(("tab tries one · ", "$quiet"), tour, (" explains it all", "$quiet"))]
 
-    def _progress(self) -> list[Text]:
+    def _progress(self) -> list[Content]:
         if isinstance(self._state, str):
-            return [Text(self._state, self.style_of("welcome--error" if self._failed else "welcome--strong"))]
+            return [Content.styled(self._state, "bold $error" if self._failed else "$foreground")]
         share = self._state.fraction
         full, empty = meter(share, BAR)
         text = escape_controls(self._state.text) + ("" if share is None else f"  {share * 100:.0f} %")
-        bar = Text.assemble((full, self.style_of("welcome--full")), (empty, self.style_of("welcome--empty")))
-        return [bar, Text(text, self.style_of("welcome--strong"))]
+        return [Content.assemble((full, "$primary"), (empty, "$border")), Content.styled(text, "$foreground")]
+
+
+def _explained(fate: Fate, meaning: str) -> Content:
+    """The meaning of a colour."""
+    name = Content.assemble(("■ ", f"$fate-{fate.value}"), (fate.value, fate_style(fate)))
+    return Content.assemble(name.pad_right(SHOWS - name.cell_length), (meaning, "$quiet"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
-from rich.text import Text
 from textual.containers import Vertical
 from textual.content import Content
+from textual.widget import Widget
 
 from specchat.app.chat.attachments import label
 from specchat.app.chat.context_meter import Usage
@@ -18,7 +18,6 @@ from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.rendering.figures import context_bar
-from specchat.app.ui.widgets.styled import StyledWidget
 from specchat.engine import Loading
 
 SYSTEM_LENGTH = 30
@@ -85,8 +84,10 @@ def loading_text(loading: Loading) -> str:
     return f"{escape_controls(loading.text)}{share}"
 
 
-class HintLines(StyledWidget):
+class HintLines(Widget):
     """Lines that are cut to the width; takes no room without any."""
+
+    ALLOW_SELECT = False
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -101,21 +102,14 @@ class HintLines(StyledWidget):
             self.display = any(shown)
             self.refresh(layout=True)
 
-    def render(self) -> Text:
+    def render(self) -> Content:
         """The lines at the current width."""
         width = max(self.content_size.width, 1)
-        lines = self.lines(width)
-        for line in lines:
-            line.truncate(width, overflow="ellipsis")
-        return Text("\n", no_wrap=True, overflow="crop").join(lines)
+        return Content("\n").join(line.truncate(width, ellipsis=True) for line in self.lines(width))
 
-    def lines(self, width: int) -> list[Text]:
+    def lines(self, width: int) -> list[Content]:
         """The lines for a width."""
         raise NotImplementedError
-
-    def styled(self, text: str, name: str) -> Text:
-        """A text in the style of a component class."""
-        return Text(text, self.style_of(name))
 
 
 SIGN, REFUSED = "▤", "✗"
@@ -127,23 +121,20 @@ OPENS = "  alt+a opens"
 class Chips(HintLines):
     """Hidden while nothing is attached. A click opens the list of attachments."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"chips--name", "chips--refused", "chips--about"}
-
     def show(self, attachments: Sequence[Attachment], refused: Sequence[str]) -> None:
         """Follow what is attached, and say what cannot be."""
         self.show_these([escape_controls(label(one)) for one in attachments], [*map(escape_controls, refused)])
 
-    def lines(self, width: int) -> list[Text]:
+    def lines(self, width: int) -> list[Content]:
         """A line for each refusal, and one for all that is attached, or for each where they do not fit into one."""
         names, refused = self._shown or ((), ())
-        opens = self.styled(OPENS, "chips--about")
-        chips = [self.styled(f"{SIGN} {name}", "chips--name") for name in names]
-        if chips and (together := Text("  ").join(chips)).cell_len + len(OPENS) <= width:
-            chips = [Text.assemble(together, opens)]
-        elif chips:
-            more = len(chips) - MOST_CHIPS
-            chips = [*chips[:MOST_CHIPS], Text.assemble(f"and {more} more", opens)] if more > 0 else chips
-        return [*(self.styled(f"{REFUSED} {sentence}", "chips--refused") for sentence in refused), *chips]
+        opens = Content.styled(OPENS, "$quiet")
+        chips = [Content.styled(f"{SIGN} {name}", "$primary") for name in names]
+        if chips and (joined := Content("  ").join(chips)).cell_length + len(OPENS) <= width:
+            chips = [joined + opens]
+        elif (more := len(chips) - MOST_CHIPS) > 0:
+            chips = [*chips[:MOST_CHIPS], Content(f"and {more} more") + opens]
+        return [*(Content.styled(f"{REFUSED} {sentence}", "$error") for sentence in refused), *chips]
 
     async def on_click(self) -> None:
         """Open the list."""
@@ -159,8 +150,6 @@ USAGE, MEANS = 26, 20
 class CommandHint(HintLines):
     """Hidden unless the text begins with one slash, or a path is begun. Long menus scroll with the highlight."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"command-hint--usage", "command-hint--means", "command-hint--marked"}
-
     def show(self, menu: Sequence[slash.Entry], marked: int | None, path: str | None = None) -> None:
         """Show the menu with its highlighted entry, or completions of the path at the cursor."""
         if path is not None:
@@ -169,7 +158,7 @@ class CommandHint(HintLines):
         else:
             self.show_these(*((entry, place == marked) for place, entry in enumerate(menu)))
 
-    def lines(self, width: int) -> list[Text]:
+    def lines(self, width: int) -> list[Content]:
         """The entries around the highlighted one that there is room for, and a line with the number of all."""
         count, marked = len(self._shown), next((n for n, (_, is_marked) in enumerate(self._shown) if is_marked), 0)
         entries = [self._lines(entry, width, marked=is_marked) for entry, is_marked in self._shown]
@@ -186,13 +175,11 @@ class CommandHint(HintLines):
             first -= 1
         chooses = any(entry.line for entry, _ in self._shown)
         keys = "↑ ↓ move · enter chooses" if chooses else "tab goes through them"
-        note = self.styled(f"  {first + 1}–{last} of {count} · {keys}", "command-hint--means")
+        note = Content.styled(f"  {first + 1}–{last} of {count} · {keys}", "$quiet")
         return [*(line for entry in entries[first:last] for line in entry), note]
 
-    def _lines(self, entry: slash.Entry, width: int, *, marked: bool) -> list[Text]:
-        name = self.styled(entry.name.ljust(USAGE), f"command-hint--{'marked' if marked else 'usage'}")
-        about = self.styled(entry.about, "command-hint--means")
-        parts = about.wrap(self.app.console, max(width - 2 - len(name), MEANS)) if entry.about else [about]
-        first, *others = parts
+    def _lines(self, entry: slash.Entry, width: int, *, marked: bool) -> list[Content]:
+        name = Content.styled(entry.name.ljust(USAGE), "$background on $primary" if marked else "$primary")
+        first, *others = Content.styled(entry.about, "$quiet").wrap(max(width - 2 - len(name), MEANS))
         indent = " " * (2 + len(name))
-        return [Text.assemble("▸ " if marked else "  ", name, first), *(Text.assemble(indent, part) for part in others)]
+        return [Content.assemble("▸ " if marked else "  ", name, first), *(Content(indent) + part for part in others)]

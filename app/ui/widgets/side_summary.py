@@ -1,19 +1,24 @@
-"""The figures of two lanes as text, and the summary of their last replies."""
+"""The two columns of the side-by-side mode, the figures of two lanes as text, and the summary of their last replies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from rich.style import Style
 from rich.table import Table
 from rich.text import Text
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
 from textual.widgets import Static
 
 from specchat.app.chat.reply import Reply, Stage
-from specchat.app.side_by_side.duet import Duet
+from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.side_by_side.lanes import OWN_STREAM
 from specchat.app.ui.rendering.figures import NOTHING, accepted_share, counted, percent, rate, times
+from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import CLOCKS, Comparison, FinishReason, LaneReady, LaneTally, Order
 from specchat.engine.tools.lane_figures import first_difference
 
@@ -70,7 +75,7 @@ def texts(
 
 
 def server_texts(said: Sequence[Reply | None], *, greedy: bool, same_prompt: bool) -> tuple[str, bool | None]:
-    """As `texts` where the right lane is a server: by their characters, and without a verdict where they differ.
+    """`texts` for a right lane that is a server: compares characters, without a verdict where they differ.
 
     A server's model need not be the one here, whatever its name.
     """
@@ -204,3 +209,50 @@ class SideSummary(Static):
 
     def _style(self, part: str) -> Style:
         return self.get_component_rich_style(f"side-summary--{part}", partial=True)
+
+
+class LaneColumn(Vertical):
+    """The left or the right lane of a duet."""
+
+    def __init__(self, duet: Duet, side: int, **options: Any) -> None:
+        super().__init__(**options)
+        self._duet = duet
+        self._side = side
+        self._shown: list[str] | None = None
+        self.transcript = Transcript(duet.conversations[side])
+        self.transcript.forkable = False
+        self._title = Static("", classes="lane-title")
+        self._line = Static("", classes="lane-line")
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom."""
+        yield self._title
+        yield self.transcript
+        yield self._line
+
+    def on_mount(self) -> None:
+        """Say which lane it is."""
+        self.show_set_up()
+
+    def show_set_up(self) -> None:
+        """The known part of the setup."""
+        clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
+        target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
+        side, label = SIDES[self._side], self._duet.labels[self._side]
+        self._title.update(Content.assemble((f"{side} ", "$quiet"), (label, "bold"), clock, target))
+
+    def update(self) -> None:
+        """Draw what has changed in the lane since the last call."""
+        lane = self._duet.lanes[self._side]
+        reply = lane.reply
+        if reply is not None:
+            reply.take_figures()
+        self.transcript.update()
+        waits = self._side == 1 and self._duet.order is Order.SEQUENTIAL
+        parts = status(reply, lane.tally, waits)
+        if parts != self._shown:
+            self._shown = parts
+            room = max(self.size.width - 4, 12)
+            while len(parts) > 1 and len(" · ".join(parts)) > room:
+                parts = parts[:-1]
+            self._line.update(Content.assemble((parts[0], "bold"), *(f" · {part}" for part in parts[1:])))

@@ -21,7 +21,7 @@ from textual.widget import Widget
 
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import cut
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.timeline import (
@@ -57,7 +57,7 @@ class Timeline(ScrollView, can_focus=True):
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
-    BINDINGS: ClassVar[list[BindingType]] = named(
+    BINDINGS: ClassVar[list[BindingType]] = registered(
         "timeline",
         Binding("left", "pick(-1)", "previous round", show=False),
         Binding("right", "pick(1)", "next round", show=False),
@@ -141,7 +141,8 @@ class Timeline(ScrollView, can_focus=True):
             return Strip([Segment(" " * width, styles["base"])])
         left = column = self._left(row)
         right = self._rows[row + 1] - 1 if row + 1 < len(self._rows) else left + self._room
-        segments = [Segment(self._gutter(lane, line), styles["lane"])]
+        name = self._names[lane] if line == 0 and lane < len(self._names) else ""
+        segments = [Segment(set_cell_size(cut(name, self._margin - 1), self._margin), styles["lane"])]
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
             record = self._lanes.rounds[lane][index]
@@ -261,10 +262,6 @@ class Timeline(ScrollView, can_focus=True):
     @property
     def _room(self) -> int:
         return max(self.scrollable_content_region.width - self._margin, 1)
-
-    def _gutter(self, lane: int, line: int) -> str:
-        name = self._names[lane] if line == 0 and lane < len(self._names) else ""
-        return set_cell_size(cut(name, self._margin - 1), self._margin)
 
     def _scroll(self, x: int | None = None, y: int | None = None) -> None:
         self.scroll_to(x, y, animate=False, immediate=True, force=True)

@@ -17,7 +17,7 @@ from textual.strip import Strip
 from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.settings import FOLD, REJECTED
-from specchat.app.ui.keys import named
+from specchat.app.ui.keys import registered
 from specchat.app.ui.pump import Pace
 from specchat.app.ui.rendering.block import INDENT, Block, Look, PromptBlock, TurnOrReply
 from specchat.app.ui.rendering.block_stack import TOP, BlockStack, FoundWord, line_of_word, selected_text
@@ -66,8 +66,8 @@ class Requested(Message, namespace="transcript"):
     """A click on a mark, or a key, asks the app for something."""
 
     what: str
-    """Of a prompt: "version" (details: whether of its reply, a step) or "attachment" (its place); of a reply:
-    "copy", "continue", "penalise" or "code" (its number from 1); of a token: "fork"; of an address: "link"."""
+    """The request: for a prompt "version" (details: whether of its reply, a step) or "attachment" (its place); for a
+    reply "copy", "continue", "penalise" or "code" (its number from 1); for a token "fork"; for an address "link"."""
     about: Any
     """The prompt, reply, spot or address."""
     details: tuple[Any, ...] = ()
@@ -97,7 +97,7 @@ class Transcript(BarredScrollView, can_focus=True):
 
     ALLOW_SELECT = True
     COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | PART_CLASSES
-    BINDINGS: ClassVar[list[BindingType]] = named("transcript", *_KEYS)
+    BINDINGS: ClassVar[list[BindingType]] = registered("transcript", *_KEYS)
 
     rejected = reactive(FOLD, init=False)
     """How finished replies show rejected drafts: one of `app.settings.settings.REJECTED`."""

@@ -19,6 +19,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.kernels.decoder import TokenLayout
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
@@ -27,7 +28,6 @@ from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.round import TargetStates
-from specchat.engine.kernels.token_layout import TokenLayout
 
 _CPU = torch.device("cpu")
 _MOST_UNFUSED = 64

@@ -35,7 +35,7 @@ _TRIED = (32, 64, 128, 256, 512, 1024)
 """Numbers of rows from which on dequantising may be faster; more than a round feeds for one sequence."""
 _LARGEST = 1 << 27
 """Most weights of a matrix that is dequantised for a product: 256 MB."""
-_AT_ONCE = 1 << 18
+AT_ONCE = 1 << 18
 """Weights whose values are computed at once while loading."""
 
 
@@ -109,7 +109,7 @@ class GpuQuantizedLinear(_Quantized):
 
     def dequantized_product(self, x: Tensor) -> Tensor:
         """Like `product`, by a bfloat16 copy of the weight."""
-        dequantize = _dequantized if torch.compiler.is_compiling() else _compiled()
+        dequantize = dequantized if torch.compiler.is_compiling() else compiled()
         return x @ dequantize(self._parts()).T
 
     def _parts(self) -> list[tuple[Tensor, Tensor]]:
@@ -179,14 +179,14 @@ def _dequantized_from(layer: GpuQuantizedLinear) -> int:
             gap, most = (kernel(x) - dequantized(x)).abs().max(), kernel(x).abs().max()
             if not bool(gap <= 0.05 * most):
                 break
-            if _seconds(dequantized, x) < _seconds(kernel, x):
+            if seconds_of(dequantized, x) < seconds_of(kernel, x):
                 return count
         except Exception:  # a compiler fails in many ways; the kernel computes all
             break
     return sys.maxsize
 
 
-def _seconds(product: Callable[[Tensor], Tensor], x: Tensor) -> float:
+def seconds_of(product: Callable[[Tensor], Tensor], x: Tensor) -> float:
     """Time of a product: the least of five."""
     watch = Stopwatch(x.device)
     for _ in range(5):
@@ -231,7 +231,7 @@ def _grouped(arrays: MatrixArrays) -> tuple[Tensor, Tensor, Tensor | None]:
 def _with_one_scale(arrays: MatrixArrays) -> MatrixArrays:
     """8-bit codes with one scale per 32 columns, made of a few rows at a time, whose float32 values fit into caches."""
     rows, columns = arrays.shape
-    step = max(_AT_ONCE // columns, 1)
+    step = max(AT_ONCE // columns, 1)
     blocks = (arrays.rows(slice(first, first + step)).values() for first in range(0, rows, step))
     parts = [quantize(torch.from_numpy(values), "q8") for values in blocks]
     codes, scale = (np.concatenate([getattr(part, name) for part in parts]) for name in ("codes", "scale"))
@@ -247,7 +247,7 @@ def _packed(codes: Tensor, scale: Tensor, zero: Tensor, device: torch.device) ->
     return packed, scales.to(device, torch.bfloat16)
 
 
-def _dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
+def dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     """bfloat16 [N, K], the sum of matrices in the kernel's layout.
 
     An int32 has 8 codes of one row: of two adjacent columns at each of four places, 8 columns apart (fragments of
@@ -265,6 +265,7 @@ def _dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
 
 
 @lru_cache
-def _compiled() -> Any:
+def compiled() -> Any:
+    """Compile `dequantized`, once."""
     keep_compiled_code()
-    return torch.compile(_dequantized, dynamic=True)
+    return torch.compile(dequantized, dynamic=True)

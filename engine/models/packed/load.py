@@ -161,7 +161,7 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
     """Load a packed model, or return the loaded one while it is in use.
 
     Args:
-        folder: result of `engine.models.packed.find.packed_folder`.
+        folder: result of `engine.models.find_packed.packed_folder`.
         stage: for `progress`: target or draft.
 
     Raises:

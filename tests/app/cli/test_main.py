@@ -118,3 +118,18 @@ def test_a_failed_write_is_no_stack_trace(redirection: str, variable: str, expec
     line = f"exec env {variable} {SPECCHAT} theory --alpha 0.5 {redirection}"
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == expected
+
+
+def test_a_replay_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = sys.modules['transformers'] = None  # importing them now fails\n"
+        "from textual.app import App\n"
+        "App.run = lambda self: print(type(self).__name__)\n"
+        "for stream in (sys.stdin, sys.stdout): stream.isatty = lambda: True\n"
+        "from specchat.app.cli.main import run\n"
+        "sys.exit(run(['replay', sys.argv[1]]))\n"
+    )
+    trace = Path(__file__).parents[3] / "assets" / "traces" / "chat.jsonl"
+    done = subprocess.run([sys.executable, "-c", code, trace], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("SpecChat\n", "", 0)

@@ -25,6 +25,9 @@ MISTAKES = {
     "models": "Missing command",
     "replay": "Missing argument",
     "ask": "there is nothing to ask",
+    "ask ' \n\t\0\x1b'": "there is nothing to ask",
+    "replay EMPTY": "holds no records",
+    "replay TRACE": "is not a terminal",
     "ask hi there": "unexpected extra argument",
     "ask hi --gamma many": "'--gamma': 'many' is neither a whole number nor auto",
     "ask hi --temperature -1": "temperature is -1",
@@ -148,19 +151,24 @@ def test_a_mistake_is_answered_by_one_sentence(
     talk, text = tmp_path / "talk.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'
     talk.write_text(text)
     words = {"TALK": talk, "TRACE": TRACE, "TEXT": tmp_path / "text.json"}
+    words["EMPTY"] = tmp_path / "empty.jsonl"
+    words["EMPTY"].write_text('{"record": "trace", "version": 1}\n')
     words["TEXT"].write_text('{"prompts": "hello"}')
     if "TINY" in mistyped:
         words["TINY"] = tiny_model()
     done = command(*(words.get(word, word) for word in shlex.split(mistyped)), terminal=mistyped.startswith("--"))
     assert MISTAKES[mistyped] in done.sentence
-    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "text.json", "home"}, "nothing is written"
+    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "empty.jsonl", "text.json", "home"}, (
+        "nothing is written"
+    )
     assert talk.read_text() == text
 
 
 @pytest.mark.parametrize(
     ("entered", "damaged"),
     [
-        ("ask hi --continue", database_file), ("ask hi --save --target /nowhere", database_file),
+        ("ask hi --target /nowhere", settings_file), ("ask hi --continue", database_file),
+        ("ask hi --save --target /nowhere", database_file),
         ("distill --out x --chats --from y --target /nowhere", database_file), ("export", database_file),
         (f"screenshot {TRACE} --out a.svg", settings_file), ("web --host 256.1.1.1 --api-key k", settings_file),
     ],

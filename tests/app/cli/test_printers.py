@@ -20,7 +20,7 @@ from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Rou
 from tests.app.cli.commands.command import Output
 from tests.app.recorded import events_of_requests
 from tests.app.thinking import thinking_trace
-from tests.engine.records import EVERY_RECORD, make_round
+from tests.engine.records import make_round
 
 
 def printed(make_printer: Callable[..., PlainPrinter | JsonPrinter], *events: Any) -> str:
@@ -130,13 +130,6 @@ def test_sixteen_colours_will_do(colours: pytest.MonkeyPatch) -> None:
     assert "\x1b[" in shown
 
 
-def test_json_figures_that_divide_by_nothing_are_null() -> None:
-    ready = next(record for record in EVERY_RECORD if isinstance(record, Ready))
-    values = json.loads(printed(partial(JsonPrinter, ready, Settings()), END))
-    assert values["mean_emitted_length"] is values["tokens_per_second"] is values["time_to_first_token_s"] is None
-    assert values["rounds"] == 0
-
-
 def first_reply(records: list[Record]) -> list[Record]:
     """What a printer gets of the first reply of a trace."""
     return [event for event in events_of_requests(records)[0] if isinstance(event, Admitted | Round | Finished)]
@@ -168,9 +161,12 @@ def test_the_end_of_a_reply_belongs_to_what_it_ends() -> None:
     assert printed(partial(PlainPrinter, thinking=True), thought, end) == "Hm</th\n"
 
 
-def test_the_object_has_thinking_apart() -> None:
+def test_the_object_has_thinking_apart_and_null_for_figures_that_divide_by_nothing() -> None:
     events = first_reply(thinking_trace())
     ready = next(record for record in thinking_trace() if isinstance(record, Ready))
     values = json.loads(printed(partial(JsonPrinter, ready, Settings()), *events))
     thought, answer = ("".join(getattr(each, part) for each in events if isinstance(each, Round)) for part in PARTS)
     assert (values["thinking"], values["text"].strip()) == (thought.strip(), answer.strip())
+    empty = json.loads(printed(partial(JsonPrinter, ready, Settings()), END))
+    assert empty["mean_emitted_length"] is empty["tokens_per_second"] is empty["time_to_first_token_s"] is None
+    assert empty["rounds"] == 0

@@ -190,7 +190,6 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(stop=["a", ""]), 400, "stop.1: string should have at least 1 character"),
         (chat(stop=["a", "\ud800"]), 400, "stop.1 should be a valid string, unable to parse"),
         (chat(stop=["a"] * 17), 400, "stop: list should have at most 16 items"),
-        (chat(stop=""), 400, "stop: string should have at least 1 character"),
         (chat(gamma="x"), 400, "gamma should be a valid integer"),
         (chat(logit_bias={"the": 1}), 400, "logit_bias maps token ids to numbers"),
         (chat(logit_bias={"99999": 1}), 400, "logit-bias names token 99999 and the model has 320 tokens"),
@@ -199,7 +198,6 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(temprature=1), 400, "'temprature' is not a parameter: leave it out"),
         (chat(drafter="oracle"), 400, "drafter 'oracle' is not available"),
         (chat(moderation={"model": "m"}), 400, "moderation is not served here"),
-        (chat(gamma=17), 400, "gamma is 17: it must be from 0"),
         (chat(model="gpt-4"), 404, "the model 'gpt-4' is not served here"),
         (chat("fox " * 400), 400, "and the context holds 256: shorten it"),
         (chat("\ud800"), 400, "half of a surrogate pair"),
@@ -210,7 +208,6 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages.0.content.0.type"),
         ([], 400, "the body is not a JSON object"),
         (b"{", 400, "the body is not valid JSON"),
-        (b"\xff\xfe", 400, "the body is not valid JSON"),
         (b"[" * 4_000, 400, "the body is not valid JSON"),
         (b'{"messages": NaN}', 400, "the body is not valid JSON: messages is NaN"),
         (b'{"n": ' + b"9" * 5000 + b"}", 400, "the body is not valid JSON: n has more than 100 digits"),
@@ -223,7 +220,6 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat("[{" * 20_000), 400, "and the context holds 256: shorten it"),
         (chat(metadata=dict.fromkeys(map(str, range(3000)))), 400, "has more than 2048 keys"),
         (chat(logit_bias={"x" * 10_000: None}), 400, "logit_bias.xxx"),
-        (chat(repetition_penalty=1e-300), 400, "repetition-penalty is 1e-300: it must be from 1e-6 to 1e6"),
     ],
 )
 def test_what_cannot_be_served_is_refused_by_name(served: Served, body: Any, status: int, words: str) -> None:

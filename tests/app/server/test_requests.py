@@ -30,22 +30,25 @@ class ReadingEngine:
         return [1]
 
 
+def chat(**more: object) -> ChatBody:
+    """The body of a chat of one turn."""
+    return parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}], **more}).encode())
+
+
 @pytest.mark.parametrize(
     ("setting", "body", "expected"),
     [("auto", {}, None), ("off", {}, False), ("off", {"thinking": True}, True), ("auto", {"thinking": False}, False)],
 )
 def test_thinking_is_set_by_body_or_settings(setting: str, body: dict[str, object], expected: bool | None) -> None:
     engine: Any = ReadingEngine()
-    asked = parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}], **body}).encode())
-    requests_of(asked, "c", Defaults(engine, Settings(thinking=setting), 100))
+    requests_of(chat(**body), "c", Defaults(engine, Settings(thinking=setting), 100))
     assert [request.thinking for request in engine.asked] == [expected]
 
 
 def test_a_value_that_the_body_lacks_is_that_of_the_defaults() -> None:
     engine: Any = ReadingEngine()
     settings = Settings(top_k=5).with_model(Sampling(0.6, 20, 0.9))
-    body = {"messages": [{"role": "user", "content": "hi"}], "top_p": 0.5}
-    (request,) = requests_of(parse(ChatBody, json.dumps(body).encode()), "c", Defaults(engine, settings, 100))
+    (request,) = requests_of(chat(top_p=0.5), "c", Defaults(engine, settings, 100))
     assert request.sampling == Sampling(0.6, 5, 0.5)
 
 
@@ -62,9 +65,8 @@ def test_a_t5_answers_completions_and_refuses_conversations(t5: Engine) -> None:
     assert request.prompt_ids == tuple(tiny_t5_tokenizer().encode("summarize: abc"))
     expected = ids_of(list(t5.stream(Request("r", prompt="summarize: abc", max_tokens=8))))
     assert ids_of(list(t5.stream(request))) == expected
-    chat = parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode())
     with pytest.raises(ApiError, match="tiny-t5 reads one text and holds no conversation: give it a prompt"):
-        requests_of(chat, "c", defaults)
+        requests_of(chat(), "c", defaults)
 
 
 class OneCall:

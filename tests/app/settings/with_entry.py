@@ -6,6 +6,7 @@ Run: python -m tests.app.settings.with_entry MODULE ENTRY FIELD FOLDER, which in
 import json
 import os
 import sys
+from dataclasses import replace
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 
@@ -41,6 +42,7 @@ def main() -> None:
 
     from scripts.make_shell_files import reference
     from specchat.app.cli.command_line import app
+    from specchat.app.errors import SettingsError
     from specchat.app.server.protocol import CompletionBody
     from specchat.app.server.requests import Defaults, requests_of
     from specchat.app.settings.controls import CONTROLS
@@ -52,6 +54,10 @@ def main() -> None:
     in_file, _ = load_settings(file)
     os.environ["SPECCHAT_CALM"] = "3"
     settings, _ = load_settings(file)
+    try:
+        refused = str(replace(settings, calm=-1))
+    except SettingsError as error:
+        refused = str(error)
     served = "calm" in CompletionBody.model_fields
     body = CompletionBody(prompt=[1], **({"calm": 4} if served else {}))
     (request,) = requests_of(body, "call", Defaults(None, settings, 9))
@@ -59,11 +65,12 @@ def main() -> None:
     found = {
         "options": [name for name, each in commands.items() if any("--calm" in param.opts for param in each.params)],
         "key": in_file.calm,
+        "range": refused,
         "variable": settings.calm,
         "field": getattr(request.sampling, "calm", None),
         "start": getattr(settings.engine_config(home), "calm", None),
         "control": [f"{each.label}, {each.takes}: {each.means}" for each in CONTROLS if each.name == "calm"],
-        "command": [each.usage for each in SLASH_COMMANDS if each.slash == "calm"],
+        "command": [f"/{each.slash}" for each in SLASH_COMMANDS if each.command == "calm"],
         "reference": [line for line in reference().splitlines() if "calm" in line],
     }
     print(json.dumps(found))

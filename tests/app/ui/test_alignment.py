@@ -6,7 +6,6 @@ from concurrent.futures import Future
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.request_manager import Session
 from specchat.app.chat.second_reading import Had, said_texts
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
@@ -92,15 +91,13 @@ async def test_letters_go_from_one_to_the_next(opened: Opened) -> None:
         assert "no token after this one that only B has" in opened.text("NoticeLine")
         await opened.stage.press(pilot, "home", "down", "up")
         assert opened.place == 0
-        await opened.stage.press(pilot, "escape")
-        assert opened.stage.app.screen is opened.stage.app.chat_screen
+        assert await opened.stage.press(pilot, "escape") is opened.stage.app.chat_screen
 
 
 async def test_another_drafter_takes_the_place_of_one(opened: Opened) -> None:
     async with opened.stage.app.run_test(size=(140, 40)) as pilot:
         await opened.open(pilot)
-        await opened.stage.press(pilot, "2")
-        assert isinstance(opened.stage.app.screen, ChoiceScreen)
+        assert isinstance(await opened.stage.press(pilot, "2"), ChoiceScreen)
         await opened.stage.press(pilot, "2")  # head, while the first reading is under way
         assert opened.asked == [("combined", "suffix"), ("combined", "head")]
         assert opened.readings[0].cancelled()
@@ -118,13 +115,11 @@ async def test_another_drafter_takes_the_place_of_one(opened: Opened) -> None:
 
 async def test_where_no_engine_is_it_says_so(stage: Stage) -> None:
     async with stage.started() as pilot:
-        await stage.send(pilot, "/drafts combined suffix")
-        assert "no model is loaded" in stage.said[-1]
+        assert "no model is loaded" in await stage.send(pilot, "/drafts combined suffix")
         assert stage.app.screen is stage.app.chat_screen
 
 
 async def test_at_a_server_it_says_so(stage: Stage) -> None:
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, attached=True)
+    stage.attached = True
     async with stage.started((140, 40), events=None) as pilot:
-        await stage.send(pilot, "/drafts")
-        assert "not here but at the server" in stage.said[-1]
+        assert "not here but at the server" in await stage.send(pilot, "/drafts")

@@ -34,7 +34,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 def with_room(stage: Stage) -> Stage:
     """An engine with a long context; it counts a token for each word."""
-    stage.engine._ready = replace(stage.engine._ready, context=100_000)
+    stage.engine.ready = replace(stage.engine.ready, context=100_000)
     return stage
 
 
@@ -65,11 +65,9 @@ def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int,
 
 
 async def test_a_path_is_completed_named_counted_and_sent(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"What is in @s")
+    async with stage.started(WIDE, *"What is in @s") as pilot:
         assert "src/" in stage.app.screen.query_one(CommandHint).render().plain
-        await stage.press(pilot, "tab", "tab")
-        assert stage.composer.text == "What is in @src/tea.py"
+        assert await stage.typed(pilot, "tab", "tab") == "What is in @src/tea.py"
         assert not stage.app.screen.query_one(CommandHint).display
         await stage.counted(pilot)
         assert "src/tea.py · 7 tokens" in stage.app.screen.query_one(Chips).render().plain
@@ -94,15 +92,12 @@ async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: 
             seen.append(stage.composer.text)
         assert seen == ["@notes.txt", '@"now and then.txt', "@notes.txt"]
         stage.composer.put('see @"now')
-        await stage.press(pilot, "tab")
-        assert stage.composer.text == 'see @"now and then.txt"'
+        assert await stage.typed(pilot, "tab") == 'see @"now and then.txt"'
 
 
 async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"/attach no")
-        await stage.press(pilot, "tab")
-        assert stage.composer.text == "/attach notes.txt"
+    async with stage.started(WIDE, *"/attach no") as pilot:
+        assert await stage.typed(pilot, "tab") == "/attach notes.txt"
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
         for path, sentence in (
@@ -120,8 +115,7 @@ async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage,
     stage.settings = type(stage.settings)(temperature=0.7)
     async with stage.started(WIDE) as pilot:
         prompt = "What is in @notes.txt and @cat.png?"
-        await stage.send(pilot, command + prompt)
-        assert "cat.png is not a text file" in stage.said[-1]
+        assert "cat.png is not a text file" in await stage.send(pilot, command + prompt)
         assert stage.composer.text == command + prompt
         stage.composer.put("What is in @notes.txt")
         await stage.counted(pilot)
@@ -134,8 +128,7 @@ async def test_a_file_that_vanishes_is_said_and_the_prompt_is_kept(stage: Stage,
 
 
 async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, *"Sum up ")
+    async with stage.started(NARROW, *"Sum up ") as pilot:
         await paste(stage, pilot, LONG.replace("\n", "\r"))  # as terminals send it
         assert stage.composer.text == f"Sum up {SIGN}"
         await stage.press(pilot, *" please", "enter")
@@ -153,22 +146,18 @@ async def test_a_long_paste_is_a_sign_that_is_sent_in_full(stage: Stage) -> None
 @pytest.mark.slow
 async def test_a_paste_is_opened_expanded_and_removed_by_key(stage: Stage) -> None:
     text = "\n".join("abc" for _ in range(50))
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "alt+a")
+    async with stage.started(WIDE, "alt+a") as pilot:
         assert stage.said[-1].startswith("nothing is attached")
         for keys, left in ((("enter", "escape"), "[pasted 50 lines · 199 B]!"), (("x",), f"{text}!"), (("d",), "!")):
             stage.composer.clear()
             await paste(stage, pilot, text)
-            await stage.press(pilot, "exclamation_mark", "alt+a")
-            assert isinstance(stage.app.screen, AttachmentsScreen)
+            assert isinstance(await stage.press(pilot, "exclamation_mark", "alt+a"), AttachmentsScreen)
             await stage.press(pilot, keys[0])
             assert isinstance(stage.app.screen, AttachmentScreen) is (keys[0] == "enter")
-            await stage.press(pilot, *keys[1:])
-            assert stage.composer.text == left
+            assert await stage.typed(pilot, *keys[1:]) == left
         stage.composer.clear()
         await paste(stage, pilot, text)
-        await stage.press(pilot, "backspace")
-        assert stage.composer.text == ""
+        assert await stage.typed(pilot, "backspace") == ""
 
 
 @pytest.mark.parametrize(
@@ -184,8 +173,7 @@ async def test_a_file_is_removed_from_the_prompt_where_it_is_named(stage: Stage,
     async with stage.started(WIDE) as pilot:
         stage.composer.put(before)
         await stage.counted(pilot)
-        await stage.press(pilot, "alt+a", *["down"] * ("orig" in before), "d")
-        assert stage.composer.text == after
+        assert await stage.typed(pilot, "alt+a", *["down"] * ("orig" in before), "d") == after
 
 
 @pytest.mark.slow
@@ -194,8 +182,7 @@ async def test_what_was_sent_can_be_opened_and_stays(stage: Stage) -> None:
         await stage.press(pilot, "alt+a")
         rows = [str(option.prompt) for option in stage.app.screen.query_one(OptionList).options]
         assert [row.split("  ")[0] for row in rows] == ["this prompt", "this prompt", "message 1"]
-        await stage.press(pilot, "end", "d", "x")
-        assert isinstance(stage.app.screen, AttachmentsScreen)
+        assert isinstance(await stage.press(pilot, "end", "d", "x"), AttachmentsScreen)
         await stage.press(pilot, "enter")
         assert stage.app.screen.query_one(TextArea).text == CODE
 
@@ -236,8 +223,7 @@ async def test_a_prompt_that_is_taken_back_keeps_what_it_had(stage: Stage) -> No
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.press(pilot, *"What is in @notes.txt", "enter")
         await paste(stage, pilot, LONG)
-        await stage.press(pilot, "enter", "escape")
-        assert stage.composer.text == f"What is in @notes.txt\n\n{SIGN}"
+        assert await stage.typed(pilot, "enter", "escape") == f"What is in @notes.txt\n\n{SIGN}"
         stage.engine.become_ready()
         await stage.press(pilot, "enter")
         assert asked(stage) == f"notes.txt:\n```\nBring cake.\n```\n\nWhat is in @notes.txt\n\n{LONG}"

@@ -10,6 +10,7 @@ from specchat.app.ui.screens.candidates import CandidateFrame, CandidatesScreen
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from tests.app.stage import QUESTION, WIDE, Stage, lines_of, what_a_kill_leaves
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -63,8 +64,7 @@ async def test_one_is_picked_and_the_chat_goes_on_with_it(stage: Stage, how: str
 
 
 async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> None:
-    async with stage.started(WIDE, events=8, text=ASK) as pilot:
-        await stage.press(pilot, "3")
+    async with stage.started(WIDE, "3", events=8, text=ASK) as pilot:
         ids = [request.request_id for request in stage.engine.submitted]
         assert stage.engine.cancelled == ids[:2]
         await stage.give(pilot)
@@ -78,8 +78,7 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
 
 async def test_leaving_the_grid_lets_them_go_on_and_shows_the_way_back(stage: Stage) -> None:
     async with stage.started((80, 24), events=10, text=ASK) as pilot:
-        await stage.press(pilot, "escape")
-        assert isinstance(stage.app.screen, ChatScreen)
+        assert isinstance(await stage.press(pilot, "escape"), ChatScreen)
         assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
         assert not stage.engine.cancelled
         assert len(stage.app.chat_screen.conversation.all_running) == 3
@@ -103,8 +102,7 @@ async def test_three_of_them_are_three_columns_where_they_fit(stage: Stage, widt
 
 
 async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None, text=ASK) as pilot:
-        await stage.press(pilot, "2", "home")
+    async with stage.started(WIDE, "2", "home", events=None, text=ASK) as pilot:
         stage.app.chat_screen.transcript.scroll_home(animate=False, immediate=True)
         await stage.settle(pilot)
         await stage.click_on(pilot, "2 / 3")
@@ -112,15 +110,13 @@ async def test_a_click_on_the_prompt_shows_them_again(stage: Stage) -> None:
 
 
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE, events=20, text=ASK) as pilot:
-        await stage.press(pilot, "2")
+    async with stage.started(WIDE, "2", events=20, text=ASK) as pilot:
         await stage.app.workers.wait_for_complete()
-        stage.app.actions.archive.do(lambda: None).result()  # type: ignore[union-attr]
+        stage.app.actions.archive.do(lambda: None).result(PATIENCE_S)  # type: ignore[union-attr]
         texts = [reply.text for reply in turn(stage).replies]
         killed = what_a_kill_leaves(tmp_path)
     again = Stage(killed, name="sampled", temperature=0.8)
-    async with again.started(WIDE) as pilot:
-        await again.press(pilot, "ctrl+b", "home", "enter")
+    async with again.started(WIDE, "ctrl+b", "home", "enter") as pilot:
         assert [reply.text for reply in turn(again).replies] == texts
         assert turn(again).reply.place == 2
         await again.send(pilot, "/candidates")
@@ -145,8 +141,7 @@ async def test_all_would_be_the_same_without_a_temperature(tmp_path: Path) -> No
 
 async def test_a_top_k_of_one_is_greedy_too(tmp_path: Path) -> None:
     stage = Stage(tmp_path, temperature=0.5, top_k=1)
-    async with stage.started(WIDE, events=0, text=ASK) as pilot:
-        await stage.press(pilot, "1")
+    async with stage.started(WIDE, "1", events=0, text=ASK):
         assert [(r.sampling.temperature, r.sampling.top_k) for r in stage.engine.submitted] == [(0.8, 0)] * 3
 
 
@@ -154,8 +149,7 @@ async def test_asked_for_while_another_reply_runs_they_wait(stage: Stage) -> Non
     async with stage.started(WIDE, events=5) as pilot:
         await stage.send(pilot, ASK)
         assert isinstance(stage.app.screen, CandidatesScreen)
-        await stage.press(pilot, "1")
-        assert isinstance(stage.app.screen, CandidatesScreen)
+        assert isinstance(await stage.press(pilot, "1"), CandidatesScreen)
         await stage.give(pilot)
         assert len(stage.engine.submitted) == 4
 

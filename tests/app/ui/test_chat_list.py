@@ -16,8 +16,7 @@ def lines(stage: Stage) -> list[str]:
 async def test_times_stay_when_the_list_begins_to_scroll(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.chats(*(f"A chat with a title that is cut, number {number}" for number in range(37)))
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "d")
+    async with stage.started(WIDE, "ctrl+b", "d") as pilot:
         assert not stage.app.screen.query_one(ChatList).show_vertical_scrollbar
         await stage.press(pilot, "u")
         assert stage.app.screen.query_one(ChatList).show_vertical_scrollbar
@@ -27,8 +26,7 @@ async def test_times_stay_when_the_list_begins_to_scroll(tmp_path: Path) -> None
 async def test_titles_of_pinned_chats_begin_in_the_same_column(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     stage.chats("First", "Second")
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "p")
+    async with stage.started(WIDE, "ctrl+b", "p") as pilot:
         pinned, other = lines(stage)[:2]
         assert pinned.startswith(" ▴ Second")
         assert other.startswith("   First")

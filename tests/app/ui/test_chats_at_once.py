@@ -77,8 +77,7 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
 
 
 async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE, events=5) as pilot:
-        await stage.press(pilot, "ctrl+n")
+    async with stage.started(WIDE, "ctrl+n", events=5) as pilot:
         await stage.give(pilot)
         assert listed(stage)[0].startswith("◆ ")
     for signs in (("◆ ", "  "), ("  ", "  ")):
@@ -98,7 +97,7 @@ async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tm
     async with again.started(WIDE):
         assert again.app.chat_screen.conversation.title == "Regex for dates"
     typing = Stage(tmp_path, reopen="on")
-    typing.app._prepare = partial(typed_first, typing, typing.app._prepare)
+    typing.prepare = partial(typed_first, typing, typing.prepare)  # type: ignore[method-assign]
     async with typing.started(WIDE):
         assert typing.composer.text == "x"
         assert typing.app.chat_screen.conversation.chat is None
@@ -130,8 +129,7 @@ async def test_a_chat_that_is_renamed_while_it_answers_keeps_its_new_title(stage
 
 @pytest.mark.parametrize(("columns", "width"), [(80, 80), (140, 28), (200, 40), (300, 48)])
 async def test_the_list_follows_the_width_of_the_terminal(stage: Stage, columns: int, width: int) -> None:
-    async with stage.started((columns, 40)) as pilot:
-        await stage.press(pilot, "ctrl+b")
+    async with stage.started((columns, 40), "ctrl+b"):
         assert stage.app.chat_screen.widgets.chats.outer_size.width == width
 
 
@@ -186,10 +184,7 @@ def titled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 async def title_request(stage: Stage, pilot: Pilot[None], number: int) -> Request:
     """The request for a title of this number."""
-    for _ in range(200):
-        if len(stage.engine.examined) >= number:
-            break
-        await pilot.pause(0.01)
+    await stage.comes(pilot, lambda: len(stage.engine.examined) >= number)
     request, continuation = stage.engine.examined[number - 1]
     assert not continuation
     return request
@@ -285,8 +280,7 @@ async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> N
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot, "sent while the model loads")
         await stage.press(pilot, *"typed")
-        while "typed" not in stage.store.unsent.texts().values():
-            await pilot.pause(0.05)
+        await stage.comes(pilot, lambda: "typed" in stage.store.unsent.texts().values())
         killed = what_a_kill_leaves(tmp_path)
     with Store(killed / "specchat.db") as store:
         (chat,) = store.chats()
@@ -295,20 +289,16 @@ async def test_a_kill_while_the_model_loads_loses_no_prompt(tmp_path: Path) -> N
 
 
 async def test_unsent_text_stays_with_its_chat(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"new", "ctrl+b", "home", "enter")
+    async with stage.started(WIDE, *"new", "ctrl+b", "home", "enter") as pilot:
         composer = stage.composer
         assert composer.text == ""
-        await stage.press(pilot, *"old", "ctrl+n")
-        assert composer.text == "new"
-        await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert composer.text == "old"
+        assert await stage.typed(pilot, *"old", "ctrl+n") == "new"
+        assert await stage.typed(pilot, "ctrl+b", "home", "enter") == "old"
         stage.app.actions.chats.write()
     again = Stage(tmp_path)
     async with again.started(WIDE) as pilot:
         assert again.composer.text == "new"
-        await again.press(pilot, "ctrl+b", "home", "enter")
-        assert again.composer.text == "old"
+        assert await again.typed(pilot, "ctrl+b", "home", "enter") == "old"
 
 
 async def test_a_prompt_taken_back_keeps_the_draft_of_a_new_chat(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,26 +307,23 @@ async def test_a_prompt_taken_back_keeps_the_draft_of_a_new_chat(stage: Stage, m
         await stage.send(pilot, "too early")
         await stage.press(pilot, "ctrl+n", *"draft", "ctrl+b", "home", "enter")
         stage.app.actions.chats.write()
-        await stage.press(pilot, "escape")
-        assert stage.composer.text == "too early"
+        assert await stage.typed(pilot, "escape") == "too early"
         assert stage.store.unsent.texts() == {0: "draft\n\ntoo early"}
-        await stage.press(pilot, "ctrl+n")
-        assert stage.composer.text == "draft\n\ntoo early"
+        assert await stage.typed(pilot, "ctrl+n") == "draft\n\ntoo early"
 
 
 async def test_what_is_typed_during_the_start_joins_the_text_of_the_last_run(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, *"yesterday")
+    async with stage.started(WIDE, *"yesterday"):
+        assert stage.composer.text == "yesterday"
     again = Stage(tmp_path)
-    again.app._prepare = partial(typed_first, again, again.app._prepare)
+    again.prepare = partial(typed_first, again, again.prepare)  # type: ignore[method-assign]
     async with again.started(WIDE) as pilot:
         assert again.composer.text == "x"
         again.app.actions.chats.write()
         await all_done(pilot.app)
         assert again.store.unsent.texts() == {0: "yesterday\n\nx"}
         await again.send(pilot, "x")
-        await again.press(pilot, "ctrl+n")
-        assert again.composer.text == "yesterday"
+        assert await again.typed(pilot, "ctrl+n") == "yesterday"
 
 
 @pytest.mark.parametrize("size", [WIDE, (80, 24)], ids=["wide", "narrow"])

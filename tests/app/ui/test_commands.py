@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import DRAFTERS
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
@@ -51,15 +50,14 @@ CONTROLS = [
         ("/drafter none", "drafter", "none", "drafter none · from the next round on"),
     ],
 ]
-"""A line, the setting that it changes, its value, and what is said: those of one prompt, and then of the next."""
+"""A line, the setting that it changes, its value, and the notice: lines before one prompt, and before the next."""
 
 
 async def test_every_control_is_confirmed_and_reaches_the_next_request(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         for number, lines in enumerate(CONTROLS):
             for line, _, _, sentence in lines:
-                await stage.send(pilot, line)
-                assert stage.said[-1] == sentence
+                assert await stage.send(pilot, line) == sentence
             assert len(stage.engine.submitted) == number
             await stage.answer(pilot)
             request = stage.engine.submitted[-1]
@@ -115,14 +113,12 @@ async def test_two_slashes_send_one_and_have_no_hint(stage: Stage) -> None:
 async def test_a_prompt_with_a_slash_comes_back_as_it_was_typed(stage: Stage, tmp_path: Path, text: str) -> None:
     async with stage.started(WIDE, events=10) as pilot:
         await stage.send(pilot, text)
-        await stage.press(pilot, "escape")
-        assert stage.composer.text == text
+        assert await stage.typed(pilot, "escape") == text
         await stage.press(pilot, "enter")
         assert stage.engine.submitted[-1].messages[-1].content == text[1:]
     again = Stage(tmp_path)
     async with again.started(WIDE) as pilot:
-        await again.press(pilot, "up")
-        assert again.composer.text == text
+        assert await again.typed(pilot, "up") == text
 
 
 async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling(stage: Stage) -> None:
@@ -133,15 +129,14 @@ async def test_a_running_reply_takes_up_gamma_and_drafter_and_keeps_its_sampling
         assert stage.said[-1] == "γ 6 · from the next round on"
         await stage.send(pilot, "/drafter none")
         assert stage.engine.adjusted[-1] == (request.request_id, "none", 6)
-        await stage.send(pilot, "/gamma 2")
-        assert "the drafter is none, which drafts nothing: /drafter auto" in stage.said[-1]
+        assert "the drafter is none, which drafts nothing: /drafter auto" in await stage.send(pilot, "/gamma 2")
         await stage.send(pilot, "/temp 0.5")
         assert stage.said[-1] == "temperature 0.5 · from the next reply on · the running reply keeps its settings"
         assert len(stage.engine.adjusted) == 3
 
 
 async def test_a_running_reply_of_a_server_keeps_its_gamma(stage: Stage) -> None:
-    stage.app._prepare = lambda: Session(stage.engine, stage.settings, stage.store, attached=True)
+    stage.attached = True
     async with stage.started(WIDE, events=10) as pilot:
         await stage.send(pilot, "/gamma 6")
         assert stage.said[-1] == "γ 6 · from the next reply on · the running reply keeps its settings"
@@ -183,20 +178,17 @@ async def test_presets(stage: Stage, tmp_path: Path) -> None:
         assert stage.said[-1] == f"preset 'warm' exists already: choose another name, or delete {file}"
         await stage.send(pilot, "/temp 0")
         await stage.send(pilot, "/top-k 5")
-        await stage.send(pilot, "/preset warm")
-        assert stage.said[-1] == "preset warm"
+        assert await stage.send(pilot, "/preset warm") == "preset warm"
         settings = stage.app.requests.settings
         assert (settings.temperature, settings.top_k, settings.gamma) == (0.7, None, 3)
         file.write_text("temperature = 'hot'\n")
-        await stage.send(pilot, "/preset warm")
-        assert stage.said[-1] == "temperature is 'hot': it must be a number or auto"
+        assert await stage.send(pilot, "/preset warm") == "temperature is 'hot': it must be a number or auto"
         assert stage.app.requests.settings is settings
 
 
 async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
     async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/export md")
-        assert stage.said[-1] == "there is nothing to export yet"
+        assert await stage.send(pilot, "/export md") == "there is nothing to export yet"
         await stage.answer(pilot)
         await stage.send(pilot, "/export json")
         await stage.send(pilot, "/export json")
@@ -208,8 +200,7 @@ async def test_other_commands(stage: Stage, tmp_path: Path) -> None:
         assert sum(r["accepted"] for r in rounds) == turn["replies"][0]["figures"]["accepted"]
         await stage.send(pilot, "/export md")
         assert f"## You\n\n{QUESTION}\n\n## smollm2-135m\n\n" in next(tmp_path.glob("*.md")).read_text()
-        await stage.send(pilot, "/theme nothing")
-        assert stage.said[-1].startswith("theme 'nothing' is not known: choose one of")
+        assert (await stage.send(pilot, "/theme nothing")).startswith("theme 'nothing' is not known: choose one of")
         await stage.send(pilot, "/theme gruvbox")
         assert stage.app.theme == "gruvbox"
         await stage.send(pilot, "/help")
@@ -234,26 +225,21 @@ async def test_a_command_before_the_app_is_ready(stage: Stage) -> None:
 
 async def test_tab_completes(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "slash", "g", "tab")
-        assert stage.composer.text == "/gamma "
-        await stage.press(pilot, "a", "tab")
-        assert stage.composer.text == "/gamma auto"
+        assert await stage.typed(pilot, "slash", "g", "tab") == "/gamma "
+        assert await stage.typed(pilot, "a", "tab") == "/gamma auto"
         stage.composer.load_text("/top")
-        await stage.press(pilot, "tab")
-        assert stage.composer.text == "/top-"
+        assert await stage.typed(pilot, "tab") == "/top-"
         seen = []
         for _ in range(3):
             await stage.press(pilot, "tab")
             seen.append(stage.composer.text)
         assert seen == ["/top-k ", "/top-p ", "/top-k "]
         stage.composer.load_text("/theme gru")
-        await stage.press(pilot, "tab")
-        assert stage.composer.text == "/theme gruvbox"
+        assert await stage.typed(pilot, "tab") == "/theme gruvbox"
 
 
 async def test_tab_begins_anew_with_another_text(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "slash", "t", "h", "tab", "tab", "ctrl+u")
+    async with stage.started(WIDE, "slash", "t", "h", "tab", "tab", "ctrl+u") as pilot:
         await stage.press(pilot, "slash", *"theme", "space", "tab")
         assert stage.composer.text.startswith("/theme ")
 
@@ -269,26 +255,21 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
             assert 10 <= len(lines) <= 14
             assert sum(line.startswith("▸") for line in lines) == 1
             assert not any(line.endswith("…") for line in lines)
-        assert f"▸ {SLASH_COMMANDS[-1].usage}" in hint.render().plain
+        assert f"▸ /{SLASH_COMMANDS[-1].slash}" in hint.render().plain
         assert f"of {len(SLASH_COMMANDS)}" in hint.render().plain
         await stage.press(pilot, "down", "up", "down")
         assert hint.render().plain.splitlines()[0].startswith("▸ /new")
-        await stage.press(pilot, "c", "o", "n", "t", "r", "enter")
-        assert isinstance(stage.app.screen, ControlsScreen)
-        await stage.press(pilot, "escape", "slash", "g", "a", "enter")
-        assert stage.composer.text == "/gamma "
+        assert isinstance(await stage.press(pilot, "c", "o", "n", "t", "r", "enter"), ControlsScreen)
+        assert await stage.typed(pilot, "escape", "slash", "g", "a", "enter") == "/gamma "
         await stage.press(pilot, "down", "down", "enter")
         assert stage.said[-1] == "γ 0 · from the next round on"
-        await stage.press(pilot, "up")
-        assert stage.composer.text == "/gamma 0", "a prompt that was sent is recalled"
-        await stage.press(pilot, "up", "up")
-        assert stage.composer.text == "/controls"
+        assert await stage.typed(pilot, "up") == "/gamma 0", "a prompt that was sent is recalled"
+        assert await stage.typed(pilot, "up", "up") == "/controls"
 
 
 @pytest.mark.parametrize("size", [(60, 16), (80, 24), (80, 25), (140, 40)])
 async def test_the_text_is_seen_below_the_menu(stage: Stage, size: tuple[int, int]) -> None:
-    async with stage.started(size) as pilot:
-        await stage.press(pilot, "slash")
+    async with stage.started(size, "slash"):
         assert stage.app.screen.find_widget(stage.composer).visible_region.height
 
 
@@ -301,9 +282,9 @@ async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
 
 def test_every_command_is_completed_from_its_beginning() -> None:
     for command in SLASH_COMMANDS:
-        assert f"/{command.slash}" in (line.rstrip() for line in matches(f"/{command.slash[:2]}", {}))
-        assert completed(f"/{command.slash}", {}).startswith(f"/{command.slash}")
-        assert menu(f"/{command.slash} ", {})[0][:2] == (command.usage, command.about)
+        assert f"/{command.command}" in (line.rstrip() for line in matches(f"/{command.command[:2]}", {}))
+        assert completed(f"/{command.command}", {}).startswith(f"/{command.command}")
+        assert menu(f"/{command.command} ", {})[0][:2] == (f"/{command.slash}", command.about)
     assert completed("/nothing", {}) == "/nothing"
 
 

@@ -25,14 +25,14 @@ def frame(stage: Stage) -> PromptFrame:
 
 async def begin(stage: Stage, pilot: Pilot[None], context: int) -> None:
     """An engine with so much room; it counts a token for each word."""
-    stage.engine._ready = replace(stage.engine._ready, context=context)
+    stage.engine.ready = replace(stage.engine.ready, context=context)
     await stage.ready(pilot)
 
 
 async def answered(stage: Stage, pilot: Pilot[None], text: str, left_out: tuple[int, ...] = ()) -> None:
     """Ask, and let the engine leave these messages out."""
     await stage.send(pilot, text)
-    for events in stage.engine._open.values():
+    for events in stage.engine.open.values():
         events[:] = [replace(e, left_out=left_out) if isinstance(e, Admitted) else e for e in events]
     await stage.give(pilot)
 

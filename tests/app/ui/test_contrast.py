@@ -1,7 +1,8 @@
-"""In every bundled theme text can be read and signs can be seen, and frames without the focus are quiet."""
+"""Themes: text can be read and signs can be seen in each, and a changed theme looks as after a start with it."""
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.segment import Segment
@@ -9,9 +10,9 @@ from textual.color import Color
 from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
 
-from specchat.app.chat import web_page
 from specchat.app.ui import themes
-from tests.app.stage import Stage
+from specchat.engine import Fate
+from tests.app.stage import Stage, screen_strips
 
 TEXT, SIGN = 4.5, 3.0
 THEMES = [theme.name for theme in (themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()) if not theme.ansi]
@@ -59,21 +60,17 @@ def too_weak(stage: Stage) -> dict[str, float]:
     return found
 
 
-def test_exported_pages_have_the_colours_of_the_app() -> None:
-    styles = (Path(web_page.__file__).parent / "page.css").read_text()
-    for fates in (themes.FATES_ON_DARK, themes.FATES_ON_LIGHT):
-        assert all(f"--{name.removeprefix('fate-')}: {tone};" in styles for name, tone in fates.items())
-    assert "opacity" not in styles
-
-
 @pytest.mark.parametrize("name", THEMES)
-def test_frames_without_the_focus_are_quieter_than_those_with_it(name: str) -> None:
+def test_frames_without_the_focus_are_quieter_and_every_fate_can_be_read(name: str) -> None:
     theme = next(theme for theme in (themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()) if theme.name == name)
     colours = themes.theme_colours(theme, theme.to_color_system().generate())
     background = Color.parse(colours["background"])
     quiet, focused = (themes.contrast(Color.parse(colours[part]), background) for part in ("border", "primary"))
     assert quiet < 1.8
     assert focused >= SIGN
+    fates = [colours[f"fate-{fate.value}"] for fate in Fate if fate is not Fate.UNKNOWN]  # which looks like plain
+    assert len(set(fates)) == len(fates)
+    assert all(themes.contrast(Color.parse(colour), background) >= 4.4 for colour in (*fates, colours["quiet"]))
 
 
 @pytest.mark.parametrize(
@@ -94,3 +91,59 @@ async def test_everything_on_screen_can_be_read(tmp_path: Path, name: str) -> No
             if weak := too_weak(stage):
                 found[theme] = weak
     assert found == {}
+
+
+VIEWS = {"tokens": (), "markdown": ("ctrl+t",)}
+CHANGED = {
+    "inspector": ("f6",), "help": ("f1",), "figures": ("f6", "d"), "theory": ("f6", "h"), "controls": ("f9",),
+    "drafts": ("f6", "c"), "models": ("ctrl+backslash",), "messages": ("ctrl+e",), "context": ("alt+c",),
+}  # fmt: skip
+OF_EVERY_DAY = ("inspector", "theory", "controls")
+SOME_THEMES = ("dracula", "rose-pine-dawn", "ansi-dark", "ansi-light")
+
+
+async def drawn_cells(folder: Path, first: str, theme: str, keys: tuple[str, ...]) -> list[Any]:
+    """The drawn_cells of the screen with two replies, in a theme that was chosen after they came."""
+    folder.mkdir()
+    stage = Stage(folder, theme=first)
+    async with stage.started() as pilot:
+        await stage.answer(pilot)
+        await stage.answer(pilot, 30)
+        await stage.press(pilot, *keys)
+        if first != theme:
+            stage.app.theme = theme  # what the palette does
+            await stage.settle(pilot)
+        strips = screen_strips(stage.app)
+        return [[(part.text, part.style and part.style.without_color, *colours(part)) for part in s] for s in strips]
+
+
+def colours(part: Any) -> tuple[Any, ...]:
+    return (part.style.color, part.style.bgcolor) if part.style else ()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*VIEWS, *(name if name in OF_EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in CHANGED)],
+)
+async def test_every_part_of_a_screen_has_the_new_colours(tmp_path: Path, name: str) -> None:
+    await check(tmp_path, themes.LIGHT.name, (VIEWS | CHANGED)[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", SOME_THEMES)
+@pytest.mark.parametrize("name", VIEWS)
+async def test_a_theme_reaches_an_open_reply_in_both_views(tmp_path: Path, name: str, theme: str) -> None:
+    await check(tmp_path, theme, VIEWS[name])
+
+
+async def check(folder: Path, theme: str, keys: tuple[str, ...]) -> None:
+    changed = await drawn_cells(folder / "changed", themes.DARK.name, theme, keys)
+    started = await drawn_cells(folder / "started", theme, theme, keys)
+    assert [y for y, (one, other) in enumerate(zip(changed, started, strict=True)) if one != other] == []
+
+
+async def test_an_unknown_theme_of_the_settings_is_reported(tmp_path: Path) -> None:
+    stage = Stage(tmp_path, theme="pink")
+    async with stage.started():
+        assert stage.app.theme == themes.DARK.name
+        assert stage.said[0].startswith("theme 'pink' is not known: choose one of specchat-dark, specchat-light")

@@ -14,9 +14,8 @@ from specchat.app.settings.controls import BY_NAME, CONTROLS, Value, sampling_te
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.screens.chat import ChatScreen
-from specchat.app.ui.screens.controls import ControlsScreen
+from specchat.app.ui.screens.controls import ControlList, ControlsScreen
 from specchat.app.ui.screens.dialogs import SystemScreen
-from specchat.app.ui.widgets.control_list import ControlList
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
@@ -48,8 +47,7 @@ def shown(stage: Stage) -> list[str]:
 
 
 async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+o")
+    async with stage.started(WIDE, "ctrl+o", events=10) as pilot:
         bar = stage.app.screen.query_one(KeyBar)
         assert [key.description for key in bar.keys] == [
             "less",
@@ -69,10 +67,8 @@ async def test_the_footer_has_the_keys_of_the_controls_while_they_are_open(stage
 async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
     async with stage.started(WIDE, events=10) as pilot:
         for key in ("ctrl+o", "f9"):
-            await stage.press(pilot, key)
-            assert isinstance(stage.app.screen, ControlsScreen)
-            await stage.press(pilot, key)
-            assert isinstance(stage.app.screen, ChatScreen)
+            assert isinstance(await stage.press(pilot, key), ControlsScreen)
+            assert isinstance(await stage.press(pilot, key), ChatScreen)
         await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
         (request,) = stage.engine.submitted
         assert [gamma for _, _, gamma in stage.engine.adjusted] == [0, 1, 2, 1]
@@ -86,8 +82,7 @@ async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage)
 
 
 async def test_the_mouse_steps(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o")
+    async with stage.started(WIDE, "ctrl+o") as pilot:
         controls = stage.app.screen.query_one(ControlList)
         y = next(y for y, line in enumerate(shown(stage)) if "temperature" in line)
         left, top = controls.content_region.offset
@@ -97,8 +92,7 @@ async def test_the_mouse_steps(stage: Stage) -> None:
 
 
 async def test_values_are_typed(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o", "down", "down", "enter")
+    async with stage.started(WIDE, "ctrl+o", "down", "down", "enter") as pilot:
         field = stage.app.screen.query_one(Input)
         assert field.has_focus
         field.value = "warm"
@@ -110,8 +104,7 @@ async def test_values_are_typed(stage: Stage) -> None:
         assert settings(stage).temperature == 0.65
         assert not field.display
         assert any("temperature   ◂ 0.65" in line for line in shown(stage))
-        await stage.press(pilot, "enter", "escape")
-        assert isinstance(stage.app.screen, ControlsScreen)
+        assert isinstance(await stage.press(pilot, "enter", "escape"), ControlsScreen)
 
 
 async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(stage: Stage) -> None:
@@ -150,10 +143,8 @@ async def test_the_system_prompt_has_a_row_that_opens_its_form(stage: Stage) -> 
         await stage.send(pilot, "/system Be brief.")
         await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("system"))
         assert any("system prompt Be brief." in line for line in shown(stage))
-        await stage.press(pilot, "right", "enter")
-        assert isinstance(stage.app.screen, SystemScreen)
-        await stage.press(pilot, "escape")
-        assert isinstance(stage.app.screen, ChatScreen)
+        assert isinstance(await stage.press(pilot, "right", "enter"), SystemScreen)
+        assert isinstance(await stage.press(pilot, "escape"), ChatScreen)
 
 
 async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -> None:
@@ -164,8 +155,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
         return RecordedEngine(trace())
 
     stage.app.actions.make_source = make
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o", *["down"] * NAMES.index("context"), "enter", *"800", "enter")
+    async with stage.started(WIDE, "ctrl+o", *["down"] * NAMES.index("context"), "enter", *"800", "enter") as pilot:
         assert [each.context for each in made] == [800]
         assert any(line.split() == ["▸", "context", "800"] for line in shown(stage))
         await stage.press(pilot, "enter", *"few", "enter")
@@ -174,8 +164,7 @@ async def test_the_context_has_a_row_that_loads_the_models_again(stage: Stage) -
 
 
 async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter")
+    async with stage.started(WIDE, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter") as pilot:
         assert any(line.strip() == "plain" for line in shown(stage))
         await stage.press(pilot, "right", "right")
         assert settings(stage).gamma == 2
@@ -185,8 +174,7 @@ async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
 
 async def test_not_in_a_replay() -> None:
     async with Replay().started(0.5) as (replay, pilot):
-        await replay.press(pilot, "ctrl+o")
-        assert isinstance(replay.app.screen, ChatScreen)
+        assert isinstance(await replay.press(pilot, "ctrl+o"), ChatScreen)
 
 
 async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:
@@ -239,8 +227,7 @@ async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -
         stage = kept(tmp_path / str(able))
         if able:
             stage.engine = RecordedEngine(thinking_trace())
-        async with stage.started(WIDE) as pilot:
-            await stage.press(pilot, "ctrl+o")
+        async with stage.started(WIDE, "ctrl+o") as pilot:
             assert any(line.split()[:1] == ["thinking"] for line in shown(stage)) is able
             if not able:
                 continue

@@ -94,8 +94,7 @@ async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
 async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -> None:
     async with stage.started(WIDE) as pilot:
         say(stage, plain(CODE))
-        await stage.press(pilot, "f8")
-        assert isinstance(stage.app.screen, ChoiceScreen)
+        assert isinstance(await stage.press(pilot, "f8"), ChoiceScreen)
         await stage.press(pilot, keys)
         assert stage.app.clipboard.startswith(copied)
         if keys != "4":

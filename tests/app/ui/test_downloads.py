@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
-    """With nothing to download."""
+    """A stage with nothing to download."""
     monkeypatch.setattr(model_actions, "downloads", lambda _: {})
     return Choosing(tmp_path)
 
@@ -51,7 +51,7 @@ async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeyp
 
 async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(stage.settings, target="qwen3.5-4b")
-    stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
+    stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
     monkeypatch.setattr(model_actions, "downloads", to_download)
     monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     async with stage.app.run_test(size=NARROW) as pilot:
@@ -75,7 +75,7 @@ async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(
     stage: Choosing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = replace(stage.settings, target="qwen3.5-4b")
-    stage.app._prepare = lambda: Session(NoSource(), settings, stage.store)
+    stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
     monkeypatch.setattr(model_actions, "downloads", to_download)
     monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     async with stage.app.run_test(size=NARROW) as pilot:
@@ -84,11 +84,7 @@ async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(
         await stage.settle(pilot)
         assert stage.composer.text == "12"
         await stage.press(pilot, "enter")
-        for _ in range(200):
-            if isinstance(stage.app.screen, ChoiceScreen):
-                break
-            await pilot.pause(0.02)
-        assert isinstance(stage.app.screen, ChoiceScreen)
+        await stage.comes(pilot, lambda: isinstance(stage.app.screen, ChoiceScreen))
         assert not stage.made
         await stage.press(pilot, "2")
 
@@ -101,8 +97,7 @@ async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatc
         monkeypatch.setattr(model_actions, "downloads", to_download)
         del stage.app.actions.models.pulls["qwen3.5-4b"]
         for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
-            await stage.press(pilot, "home", "down", "enter")
-            assert isinstance(stage.app.screen, ChoiceScreen)
+            assert isinstance(await stage.press(pilot, "home", "down", "enter"), ChoiceScreen)
             assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)
             sentence = str(stage.app.screen.query_one("#choice-sentence", Static).content)
             assert sentence == "Apache-2.0 · needs 3.1 GB of memory · 90.0 GB of disk free"

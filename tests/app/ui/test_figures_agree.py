@@ -37,7 +37,7 @@ def line_figures(stage: Stage) -> tuple[float | None, str] | None:
 
 
 def panel_figures(stage: Stage) -> tuple[float | None, str]:
-    """The same as the panel has them."""
+    """The measured speedup and the acceptance as the panel has them."""
     cards = (stage.app.screen.query_one(card) for card in (AcceptanceCard, Speed))
     text = "\n".join(map(text_of, cards))
     acceptance, speedup = re.search(r"(\d+ %) accepted", text), re.search(r"measured +(?:about )?([\d.]+)×", text)
@@ -46,7 +46,7 @@ def panel_figures(stage: Stage) -> tuple[float | None, str]:
 
 
 def places_of(stage: Stage) -> list[Offset]:
-    """Where the cards stand."""
+    """Offsets of the cards."""
     return [stage.app.screen.query_one(card).region.offset for card in (AcceptanceCard, Speed, SetUpCard)]
 
 
@@ -66,8 +66,7 @@ async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
 
 
 async def test_a_round_of_a_continued_reply_has_the_same_number_everywhere(stage: Stage) -> None:
-    async with stage.started(WIDE, events=40) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=40) as pilot:
         await stage.send(pilot, "/continue")
         await stage.give(pilot, 10)
         await stage.press(pilot, "ctrl+l", "l", "p")
@@ -141,11 +140,11 @@ async def test_the_set_up_says_what_was_asked_for(stage: Stage) -> None:
     """γ adapts: the records have each round's own."""
     async with stage.started(WIDE, events=40) as pilot:
         card = stage.app.screen.query_one(SetUpCard)
-        assert card._shown[0].plain.endswith("· γ auto")
+        assert text_of(card).split("\n")[0].endswith("· γ auto")
         stage.app.screen.query_one("TextArea").load_text("/gamma 6")  # type: ignore[attr-defined]
         await stage.press(pilot, "enter")
         await stage.give(pilot, 8)
-        assert card._shown[0].plain.endswith("· γ ≤ 6")
+        assert text_of(card).split("\n")[0].endswith("· γ ≤ 6")
 
 
 async def test_the_set_up_of_a_reply_of_another_model_names_that(stage: Stage) -> None:
@@ -180,12 +179,12 @@ async def test_the_set_up_has_what_was_reused_what_this_saved_and_the_memory_for
             return replace(event, done=1260, total=1260, seconds=(1260 - reused) / 100)
         return event
 
-    stage.engine._ready = replace(stage.engine._ready, kept_bytes=3_400_000_000)
+    stage.engine.ready = replace(stage.engine.ready, kept_bytes=3_400_000_000)
     async with stage.started(WIDE) as pilot:
         shown = []
         for reused in (0, 1204):
             await stage.send(pilot)
-            for events in stage.engine._open.values():
+            for events in stage.engine.open.values():
                 events[:] = [read(event, reused) for event in events]
             await stage.give(pilot)
             shown.append(text_of(stage.app.screen.query_one(SetUpCard)))

@@ -1,4 +1,4 @@
-"""No string of a user, a file, a model or a server is read as markup or reaches the terminal, on any screen."""
+"""Strings of users, files, models and servers are not read as markup and do not reach the terminal, on any screen."""
 
 import re
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from textual.widgets import Input
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.action_table import ACTIONS, CHAT, COPIES
 from specchat.app.ui.actions import models as model_actions
+from specchat.app.ui.screens import models as models_screen
 from specchat.engine import Died, Finished, Ready, Record, Round
 from specchat.engine.events import Loading, Notice
 from specchat.engine.models import KnownModel
@@ -20,7 +21,7 @@ from tests.app.choosing import Choosing, shown
 from tests.app.quiet import all_done
 from tests.app.recorded import trace
 from tests.app.side_stage import SideStage
-from tests.app.stage import Stage
+from tests.app.stage import Stage, screen_strips
 from tests.app.storage.helpers import add_turn
 from tests.app.views import Replay
 
@@ -108,12 +109,9 @@ async def test_the_list_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         KnownModel(text + "2", None, None, 9),
     ]
 
-    async def misfit(*_: object) -> str:
-        return text
-
     async with stage.app.run_test(size=(110, 34)) as pilot:
         await shown(stage, pilot, monkeypatch)
-        monkeypatch.setattr(model_actions.ModelActions, "misfit", misfit)
+        monkeypatch.setattr(models_screen, "misfits", lambda _, models: {model.spec: text for model in models})
         await _leave(stage, pilot)
         monkeypatch.setattr(model_actions, "known_models", lambda *_: known)
         await stage.press(pilot, "ctrl+backslash")
@@ -135,7 +133,7 @@ async def test_a_name_that_is_typed_is_shown_as_typed(tmp_path: Path) -> None:
             field.focus()
             field.value = name
             await stage.press(pilot, "enter")
-            lines = [strip.text for strip in stage.app.screen._compositor.render_strips()]
+            lines = [strip.text for strip in screen_strips(stage.app)]
             assert any(f"{name!r} cannot name" in line for line in lines)
             await _leave(stage, pilot)
 

@@ -80,12 +80,9 @@ async def test_changed_keys_work_and_are_shown_and_wrong_ones_are_named(tmp_path
         await stage.press(pilot, "ctrl+w")
         await stage.give(pilot)
         assert not screen_of(stage).conversation.running
-        await stage.press(pilot, "ctrl+k")
-        assert not isinstance(stage.app.screen, SearchScreen)
-        await stage.press(pilot, "f6")
-        assert isinstance(stage.app.screen, SearchScreen)
-        await stage.press(pilot, "escape", "f1")
-        assert isinstance(stage.app.screen, HelpScreen)
+        assert not isinstance(await stage.press(pilot, "ctrl+k"), SearchScreen)
+        assert isinstance(await stage.press(pilot, "f6"), SearchScreen)
+        assert isinstance(await stage.press(pilot, "escape", "f1"), HelpScreen)
         assert "f6" in text_of(stage)
 
 
@@ -113,8 +110,7 @@ def test_no_binding_has_the_key_of_another_by_default() -> None:
 async def test_the_keys_of_what_has_the_focus(stage: Stage) -> None:
     stage.chats("one", "two")
     async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "question_mark")
-        assert isinstance(stage.app.screen, KeysScreen)
+        assert isinstance(await stage.press(pilot, "question_mark"), KeysScreen)
         assert "composer.send" in text_of(stage)
         assert "chats.rename" not in text_of(stage)
         await stage.press(pilot, "escape", "ctrl+b", "question_mark")
@@ -125,8 +121,7 @@ async def test_the_keys_of_what_has_the_focus(stage: Stage) -> None:
 async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
     stage.chats("one", "two", "three")
     async with stage.started((80, 14)) as pilot:
-        await stage.press(pilot, *"jkgG")
-        assert stage.composer.text == "jkgG"
+        assert await stage.typed(pilot, *"jkgG") == "jkgG"
         await stage.press(pilot, "ctrl+b")
         listed = screen_of(stage).query_one(ChatList)
         places = []
@@ -148,21 +143,17 @@ async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
 async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
     async with stage.started((100, 36), events=None) as pilot:
         await stage.answer(pilot, 12, text=FOLLOW_UP)
-        await stage.press(pilot, "ctrl+right_square_bracket")
-        assert isinstance(stage.app.screen, JumpScreen)
+        assert isinstance(await stage.press(pilot, "ctrl+right_square_bracket"), JumpScreen)
         transcript = stage.app.chat_screen.transcript
         rendered = [transcript.render_line(y).text for y in range(transcript.size.height)]
         lettered = [line for line in rendered if line[:3].strip().isalpha() and line[1] in "asd"]
         assert [line[1] for line in lettered] == ["a", "s", "d"][: len(lettered)]
         wanted = next(line for line in lettered if FOLLOW_UP[:20] in line)
-        await stage.press(pilot, wanted[1])
-        assert not isinstance(stage.app.screen, JumpScreen)
+        assert not isinstance(await stage.press(pilot, wanted[1]), JumpScreen)
         assert not any(line[:3].strip() in ("a", "s", "d") for line in lines_of(stage))
-        await stage.press(pilot, "apostrophe")
-        assert not isinstance(stage.app.screen, JumpScreen)
+        assert not isinstance(await stage.press(pilot, "apostrophe"), JumpScreen)
         transcript.focus()
-        await stage.press(pilot, "apostrophe", "escape")
-        assert not isinstance(stage.app.screen, JumpScreen)
+        assert not isinstance(await stage.press(pilot, "apostrophe", "escape"), JumpScreen)
 
 
 async def test_a_theme_from_the_folder(tmp_path: Path) -> None:

@@ -63,8 +63,7 @@ async def test_enter_sends_and_the_next_prompt_has_the_history(stage: Stage) -> 
 
 async def test_new_line(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.press(pilot, "a", "ctrl+j", "b", "shift+enter", "c")
-        assert stage.composer.text == "a\nb\nc"
+        assert await stage.typed(pilot, "a", "ctrl+j", "b", "shift+enter", "c") == "a\nb\nc"
         assert stage.composer.size.height == 3
 
 
@@ -72,22 +71,16 @@ async def test_prompt_history(stage: Stage) -> None:
     async with stage.started(WIDE) as pilot:
         for prompt in ("first", "second"):
             await stage.answer(pilot, text=prompt)
-        composer = stage.composer
-        await stage.press(pilot, "x", "up")
-        assert composer.text == "second"
-        await stage.press(pilot, "up")
-        assert composer.text == "first"
-        await stage.press(pilot, "up", "down", "down")
-        assert composer.text == "x"
+        assert await stage.typed(pilot, "x", "up") == "second"
+        assert await stage.typed(pilot, "up") == "first"
+        assert await stage.typed(pilot, "up", "down", "down") == "x"
 
 
 @pytest.mark.parametrize(("keys", "kept"), [((), "x"), (("!",), "x\n\nfirst!")])
 async def test_text_before_a_recalled_prompt_stays_in_its_chat(stage: Stage, keys: tuple[str, ...], kept: str) -> None:
     async with stage.started(WIDE, events=None, text="first") as pilot:
-        await stage.press(pilot, "x", "up", *keys, "ctrl+n")
-        assert stage.composer.text == ""
-        await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert stage.composer.text == kept
+        assert await stage.typed(pilot, "x", "up", *keys, "ctrl+n") == ""
+        assert await stage.typed(pilot, "ctrl+b", "home", "enter") == kept
 
 
 @pytest.mark.parametrize("recalled", ["first", "/theme nothing", "/candidates 1 each"])
@@ -101,13 +94,11 @@ async def test_what_was_typed_before_a_recalled_prompt_stays_when_that_is_sent(s
 async def test_a_prompt_that_is_taken_back_stands_before_what_was_typed_before_a_recalled_one(stage: Stage) -> None:
     async with stage.started(WIDE, events=10, text="first") as pilot:
         await stage.send(pilot, "second")
-        await stage.press(pilot, "x", "up", "escape")
-        assert stage.composer.text == "second\n\nx"
+        assert await stage.typed(pilot, "x", "up", "escape") == "second\n\nx"
 
 
 async def test_stop_keeps_the_text(stage: Stage) -> None:
-    async with stage.started(WIDE, events=40) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=40):
         reply = conversation(stage).prompts[0].reply
         assert (reply.stage, reply.reason) == (ReplyStage.ENDED, FinishReason.CANCELLED)
         assert messages(stage) == [("user", None), ("assistant", "cancelled")]
@@ -122,34 +113,28 @@ async def test_prompts_typed_ahead_are_sent_in_turn_or_taken_back(stage: Stage) 
         await stage.give(pilot)
         assert stage.engine.submitted[1].messages[-1].content == "second"
         await stage.send(pilot, "third")
-        await stage.press(pilot, "escape")
-        assert stage.composer.text == "third"
+        assert await stage.typed(pilot, "escape") == "third"
         assert len(stage.engine.submitted) == 2
         assert not conversation(stage).waiting
 
 
 async def test_the_composer_has_the_focus_when_a_narrower_terminal_hides_what_had_it(stage: Stage) -> None:
     stage.chats("one")
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b")
+    async with stage.started(WIDE, "ctrl+b") as pilot:
         await pilot.resize_terminal(80, 24)
-        await stage.press(pilot, "a")
-        assert stage.composer.text == "a"
+        assert await stage.typed(pilot, "a") == "a"
 
 
 async def test_help(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         for key, opened in (("f1", HelpScreen), ("question_mark", KeysScreen)):
-            await stage.press(pilot, key)
-            assert isinstance(stage.app.screen, opened)
-            await stage.press(pilot, key)
-            assert isinstance(stage.app.screen, ChatScreen)
+            assert isinstance(await stage.press(pilot, key), opened)
+            assert isinstance(await stage.press(pilot, key), ChatScreen)
             assert stage.composer.text == ""
 
 
 async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "down", "enter")
+    async with stage.started(WIDE, "ctrl+b", "home", "down", "enter") as pilot:
         assert conversation(stage).title == "Regex for dates"
         await stage.click(pilot, ChatList, offset=(4, 1))
         assert conversation(stage).title == "Sort a list in place"
@@ -158,8 +143,7 @@ async def test_open_by_key_and_by_mouse(stage: Stage) -> None:
 
 async def test_rename_delete_and_undo(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "r")
-        assert isinstance(stage.app.screen, RenameScreen)
+        assert isinstance(await stage.press(pilot, "ctrl+b", "home", "r"), RenameScreen)
         widget(stage, Input).value = "Sorting"
         await stage.press(pilot, "enter")
         assert stage.store.chats()[0].title == "Sorting"
@@ -172,8 +156,7 @@ async def test_rename_delete_and_undo(stage: Stage) -> None:
 
 
 async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+b", "d")
+    async with stage.started(WIDE, "ctrl+b", "d", events=10) as pilot:
         assert stage.engine.cancelled
         assert not conversation(stage).prompts
         assert widget(stage, ChatList).has_focus
@@ -184,8 +167,7 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
 
 
 async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sent(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "enter", "space", "enter", "backspace")
+    async with stage.started(WIDE, "enter", "space", "enter", "backspace") as pilot:
         assert not conversation(stage).prompts
         for key, character in (("a", "a"), ("ctrl+j", "\n"), ("b", "b"), ("question_mark", "?"), ("enter", "\r")):
             stage.app.post_message(Key(key, character))
@@ -194,8 +176,7 @@ async def test_keys_in_one_burst_keep_their_order_and_an_empty_prompt_is_not_sen
 
 
 async def test_chats_and_panel_fold(stage: Stage) -> None:
-    async with stage.started(WIDE, events=30) as pilot:
-        await stage.press(pilot, "ctrl+b")
+    async with stage.started(WIDE, "ctrl+b", events=30) as pilot:
         assert widget(stage, ChatList).has_focus
         await stage.press(pilot, "ctrl+b")
         assert not widget(stage, ChatList).display
@@ -285,8 +266,7 @@ async def test_after_a_dialog_over_the_panel_no_key_reaches_the_hidden_chats(sta
     async with stage.after(answered, NARROW) as pilot:
         await stage.press(pilot, "ctrl+g", "ctrl+o", "escape")
         assert not isinstance(stage.app.focused, ChatList)
-        await stage.press(pilot, "ctrl+g", "h", "i")
-        assert stage.composer.text == "hi"
+        assert await stage.typed(pilot, "ctrl+g", "h", "i") == "hi"
 
 
 async def test_question_mark_and_the_key_for_a_picture_work_on_the_screens_over_the_chat(
@@ -299,16 +279,14 @@ async def test_question_mark_and_the_key_for_a_picture_work_on_the_screens_over_
             await stage.press(pilot, "alt+p")
             assert len(list(tmp_path.glob("*.svg"))) == number
             if opens != "f1":  # which closes with it
-                await stage.press(pilot, "question_mark")
-                assert isinstance(stage.app.screen, KeysScreen)
+                assert isinstance(await stage.press(pilot, "question_mark"), KeysScreen)
                 await stage.press(pilot, "escape")
             assert stage.app.screen is dialog
             await stage.press(pilot, "escape")
 
 
 async def test_a_second_key_for_a_dialog_that_closes_does_nothing(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, "f8")
+    async with stage.started(WIDE, "f8", events=None) as pilot:
         for _ in range(2):
             stage.app.post_message(Key("1", "1"))
         await stage.settle(pilot)

@@ -12,7 +12,6 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import Transcript
 from tests.app.stage import Stage, lines_of
 from tests.app.views import NARROW, WIDE, screen_of
 
@@ -59,15 +58,6 @@ async def test_the_view_is_switched_with_one_key_and_remembered(tmp_path: Path) 
     assert load_settings(tmp_path / "settings.toml")[0].view == "chat"
 
 
-@pytest.mark.parametrize(("columns", "width"), [(80, 78), (110, 90), (140, 90), (200, 90)])
-async def test_the_column_of_the_chat_view_is_centred(tmp_path: Path, columns: int, width: int) -> None:
-    stage = Stage(tmp_path, view="chat")
-    async with stage.started((columns, 40), events=20):
-        column, room = (screen_of(stage).query_one(part).region for part in (Transcript, "#middle"))
-        assert column.width == width
-        assert abs((column.x - room.x) - (room.right - column.right)) <= 2
-
-
 async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path) -> None:
     stage = Stage(tmp_path, view="chat")
     async with stage.started(NARROW, events=30) as pilot:
@@ -104,8 +94,7 @@ async def test_it_is_not_told_of_other_models_nor_where_it_was(tmp_path: Path, s
 
 async def test_a_reply_that_was_stopped_is_none(tmp_path: Path) -> None:
     stage = started_with(tmp_path)
-    async with stage.started(WIDE, events=20) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=20):
         assert not stage.said
     assert load_settings(tmp_path / "settings.toml")[0].view == Settings().view
 

@@ -1,4 +1,4 @@
-"""A long chat opens at its end; the rest is read and laid out when the user goes there, and nothing jumps."""
+"""A long chat opens at its end; the rest is read and wrapped when the user scrolls there, and nothing jumps."""
 
 import json
 

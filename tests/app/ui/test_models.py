@@ -9,7 +9,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import OptionList, Static
 
-from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.sources.pull import PullState
@@ -30,7 +29,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
-    """With nothing to download."""
+    """A stage with nothing to download."""
     monkeypatch.setattr(model_actions, "downloads", lambda _: {})
     return Choosing(tmp_path)
 
@@ -80,7 +79,7 @@ async def test_a_model_is_the_next_start_s_once_it_is_ready(stage: Choosing, tmp
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/model smollm2-135m nope")
         await stage.settle(pilot)
-        stage.made[0][1]._out.append(Died("there is no draft model nope", 0.0))
+        stage.made[0][1].tell(Died("there is no draft model nope", 0.0))
         await stage.settle(pilot)
         await stage.send(pilot, "/model qwen3-1.7b none")
         await stage.settle(pilot)
@@ -105,7 +104,7 @@ async def test_each_model_has_the_settings_that_it_had_last(stage: Choosing, tmp
             ("/model qwen3-1.7b", (None, 99, "", 5, None, "qwen3-0.6b", "model")),
         ):
             await stage.send(pilot, line)
-            stage.engine._ready = replace(stage.engine._ready, drafters=("model", "suffix"))
+            stage.engine.ready = replace(stage.engine.ready, drafters=("model", "suffix"))
             stage.engine.become_ready()
             await stage.settle(pilot)
             s = stage.made[-1][0]
@@ -123,25 +122,23 @@ async def test_the_chat_is_counted_again_by_another_tokenizer(stage: Choosing, m
         await stage.send(pilot, "/model qwen3-1.7b")
         _, engine = stage.made[0]
         stepper = stage.app.chat_screen.stepping.stepper
-        monkeypatch.setattr(stepper, "count", lambda _, key: engine._out.append(Counted(77, 0.0, key)))
+        monkeypatch.setattr(stepper, "count", lambda _, key: engine.tell(Counted(77, 0.0, key)))
         await stage.ready(pilot)
         usage = stage.app.chat_screen.writing.gauge.usage
         assert before.history != usage.history == 77
 
 
 async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(stage: Choosing) -> None:
-    settings = replace(stage.settings, target="qwen3-8b")
-    stage.app._prepare = lambda: Session(stage.engine, settings, stage.store, attached=True)
+    stage.settings, stage.attached = replace(stage.settings, target="qwen3-8b"), True
     async with stage.started(WIDE, events=None):
         pass
     again = Stage(stage.database.parent)
-    assert again.store.models() == [stage.engine._ready.target] != [settings.target]
+    assert again.store.models() == [stage.engine.ready.target] != [stage.settings.target]
 
 
 async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> None:
     async with stage.started(WIDE, events=20) as pilot:
-        await stage.send(pilot, "/model qwen3-0.6b")
-        assert "a reply is being written" in stage.said[-1]
+        assert "a reply is being written" in await stage.send(pilot, "/model qwen3-0.6b")
         assert not stage.made
 
 
@@ -165,8 +162,7 @@ async def test_a_prompt_while_sizes_are_read_keeps_its_model(stage: Choosing, mo
 
     async with stage.started(WIDE) as pilot:
         monkeypatch.setattr(model_actions, "downloads", slow)
-        await stage.send(pilot, "/model qwen3-0.6b")
-        assert "a reply is being written" in stage.said[-1]
+        assert "a reply is being written" in await stage.send(pilot, "/model qwen3-0.6b")
         await stage.give(pilot)
         monkeypatch.setattr(model_actions, "downloads", lambda _: {})
         await stage.send(pilot, "/model qwen3-0.6b")
@@ -225,8 +221,7 @@ async def test_a_chat_of_another_model_says_so(stage: Choosing, model: str, impo
     rounds = [record for record in trace() if isinstance(record, Round)][:4]
     text = "".join(record.text for record in rounds)
     add_turn(stage.store, chat, "hello", text, *([] if imported else map(to_json, rounds)), model=model)
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+b", "home", "enter")
+    async with stage.started(WIDE, "ctrl+b", "home", "enter"):
         assert stage.said[-1] == f"the last reply came from {sentence}"
         assert any(text.split()[0] in line for line in lines_of(stage))
 
@@ -234,20 +229,11 @@ async def test_a_chat_of_another_model_says_so(stage: Choosing, model: str, impo
 async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await shown(stage, pilot, monkeypatch)
-        listed = stage.app.screen.query_one(OptionList)
-        lines = [str(listed.get_option_at_index(n).prompt) for n in range(listed.option_count)]
-        for line, word in zip(
-            lines,
-            ("answers", "paused 42 %", "cannot draft", "lacks 5.0 GB memory", "★ recommended", "no longer exists"),
-            strict=True,
-        ):
-            assert word in line
         pull = stage.app.actions.models.pulls["qwen3.5-4b"]
         monkeypatch.setattr(pull, "start", lambda: setattr(pull, "state", PullState.RUNNING))
         await stage.press(pilot, "j", "p")
         assert pull.running
-        await stage.press(pilot, "j", "d")
-        assert isinstance(stage.app.screen, ModelsScreen)
+        assert isinstance(await stage.press(pilot, "j", "d"), ModelsScreen)
         assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
         assert stage.made[0][0].target == "qwen3-0.6b"
@@ -286,8 +272,7 @@ def test_looks(snap_compare: Any, stage: Choosing, monkeypatch: pytest.MonkeyPat
 
 async def test_a_context_of_another_size_loads_the_models_again(stage: Choosing) -> None:
     async with stage.started() as pilot:
-        await stage.send(pilot, "/context 0")
-        assert stage.said[-1] == "context is 0: it must be at least 1"
+        assert await stage.send(pilot, "/context 0") == "context is 0: it must be at least 1"
         await stage.send(pilot, "/context 8192")
         assert [settings.context for settings, _ in stage.made] == [8192]
 

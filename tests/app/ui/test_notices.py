@@ -1,12 +1,10 @@
 """Notices and the lines around the conversation: nothing covers, moves or is cut."""
 
 import pytest
-from textual.widgets import Static
 
 from specchat.app.ui.actions import views
 from specchat.app.ui.notices import say
 from specchat.app.ui.screens import writing
-from specchat.app.ui.screens.writing import COUNT_S
 from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
 from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.panel import Panel
@@ -43,8 +41,7 @@ async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: St
 
 
 async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+o", "enter", *"99", "enter")
+    async with stage.started(NARROW, "ctrl+o", "enter", *"99", "enter"):
         assert "gamma is 99" in notice(stage)
         field = stage.app.screen.query_one("#control-field")
         assert stage.app.screen.query_one(NoticeLine).region.y == field.region.bottom
@@ -52,8 +49,7 @@ async def test_an_error_of_the_controls_stands_below_their_field(stage: Stage) -
 
 async def test_ctrl_c_says_what_stops_a_reply(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "QUIT_S", 0.0)
-    async with stage.started(NARROW, events=40) as pilot:
-        await stage.press(pilot, "ctrl+c")
+    async with stage.started(NARROW, "ctrl+c", events=40) as pilot:
         assert notice(stage) == "· esc stops the reply · ^c again quits"
         await stage.give(pilot)
         await stage.press(pilot, "ctrl+c")
@@ -62,8 +58,7 @@ async def test_ctrl_c_says_what_stops_a_reply(stage: Stage, monkeypatch: pytest.
 
 async def test_ctrl_c_twice_quits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "QUIT_S", 3600.0)
-    async with stage.started(NARROW, events=40) as pilot:
-        await stage.press(pilot, "ctrl+c")
+    async with stage.started(NARROW, "ctrl+c", events=40) as pilot:
         assert stage.app.return_code is None
         await pilot.press("ctrl+c")
         assert stage.app.return_code == 0
@@ -86,15 +81,13 @@ async def test_stopping_is_said_until_it_has_stopped(stage: Stage) -> None:
 async def test_too_small_a_terminal_says_so_and_takes_text(
     stage: Stage, size: tuple[int, int], said: str, keys: tuple[str, ...]
 ) -> None:
-    async with stage.started(NARROW, events=None) as pilot:
-        await stage.press(pilot, *keys)
+    async with stage.started(NARROW, *keys, events=None) as pilot:
         await pilot.resize_terminal(*size)
         await stage.settle(pilot)
         text = str(stage.app.screen.query_one(TooSmall).content)
         assert "48 × 12" in text
         assert said in text
-        await stage.press(pilot, *"hello")
-        assert stage.composer.text == "hello"
+        assert await stage.typed(pilot, *"hello") == "hello"
         assert stage.composer.region.size == (size[0] - 6, 1)
         assert stage.app.screen.region.contains_region(stage.composer.region)
 
@@ -127,23 +120,12 @@ async def test_a_click_on_a_key_presses_it_and_the_mouse_points_at_it(stage: Sta
         assert not stage.app.screen.query_one(Panel).display
 
 
-async def test_nothing_of_the_models_is_cut_at_80_columns(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, *"/drafter ngram", "enter")
-        models, machine = (stage.app.screen.query_one(part, Static) for part in ("#models", "#machine"))
-        assert "γ auto" in str(models.content)
-        assert models.content_region.width >= len(str(models.content))
-        assert not machine.display or machine.region.x >= models.region.right
-
-
 async def test_the_composer_says_how_much_room_is_left(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "COUNT_S", COUNT_S)
+    monkeypatch.setattr(writing, "COUNT_S", 0.01)
     async with stage.started(NARROW) as pilot:
         frame = stage.app.screen.query_one(PromptFrame)
         await stage.press(pilot, *"three short words")
-        await stage.app.chat_screen.writing.gauge._timer._task  # type: ignore[misc, union-attr]
-        await stage.settle(pilot)
-        assert str(frame.border_subtitle) == "▮▯▯▯▯ 3 / 4,096"
+        assert await stage.comes(pilot, lambda: str(frame.border_subtitle)) == "▮▯▯▯▯ 3 / 4,096"
         await stage.press(pilot, "enter")
         await stage.give(pilot)
         assert str(frame.border_subtitle) == ""

@@ -14,7 +14,7 @@ from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
 from specchat.app.ui.widgets.timeline import Timeline
 from specchat.engine import Admitted, Finished, FinishReason, Message, Ready, Request, Step, Totals
-from tests.app.stage import Stage, lines_of, run
+from tests.app.stage import Stage, lines_of, run, screen_strips
 from tests.app.views import text_of
 from tests.engine.records import observed_round
 
@@ -69,8 +69,7 @@ async def test_tokens_are_told_apart_when_the_server_tells(tmp_path: Path) -> No
 
 async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
     stage = Stage(tmp_path, records=[replace(READY, target="m\nn\to")])
-    async with stage.started((80, 24)) as pilot:
-        await stage.press(pilot, "ctrl+g")
+    async with stage.started((80, 24), "ctrl+g"):
         card = stage.app.screen.query_one(SetUpCard)
         drawn = [card.render_line(y).text for y in range(card.size.height)]
         assert sum(line.startswith("target       m↵n⇥o ") for line in drawn) == 1
@@ -91,10 +90,9 @@ async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
 
 async def test_a_pause_after_a_token_of_unknown_fate_says_what_came(tmp_path: Path) -> None:
     stage = stage_of(tmp_path, Totals("r", 2.0, 9, 6, 3, 7, 4))
-    async with stage.started((140, 40), events=3) as pilot:
-        await stage.press(pilot, "ctrl+l", "p")
+    async with stage.started((140, 40), "ctrl+l", "p", events=3):
         assert "round 2  the target adds “two”" in stage.app.screen.query_one(StepBar).render().plain.replace("␣", "")
 
 
 def _screen(stage: Stage) -> list[str]:
-    return [strip.text for strip in stage.app.screen._compositor.render_strips()]
+    return [strip.text for strip in screen_strips(stage.app)]

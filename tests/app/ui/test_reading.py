@@ -154,8 +154,7 @@ async def test_words_for_the_model_are_not_taken_for_commands(tmp_path: Path) ->
 
 async def test_markdown_grows_with_the_reply_and_ends_as_it_would_be_opened(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path, saying(TEXT))
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "ctrl+t")
+    async with stage.started(WIDE, "ctrl+t") as pilot:
         await stage.answer(pilot, 40)
         assert "Title" in body(stage)
         assert any("$x_1 + y_2$ and \\(a_b*c*\\)" in line for line in body(stage))

@@ -1,6 +1,5 @@
 """Search over all chats, by key, palette and command."""
 
-from collections.abc import Callable
 from functools import partial
 from threading import Event
 from typing import Any
@@ -44,20 +43,11 @@ async def searched(stage: Stage, pilot: Pilot[None], text: str = "alf") -> None:
     await stage.press(pilot, *text)
 
 
-async def shown(stage: Stage, pilot: Pilot[None], there: Callable[[], bool]) -> None:
-    """Wait until it is there: a chat is opened by several threads, one after the other."""
-    for _ in range(50):
-        await stage.settle(pilot)
-        if there():
-            return
-    pytest.fail("\n".join(lines_of(stage)))
-
-
 async def test_enter_opens_the_chat_at_the_place_though_another_version_was_shown(stage: Stage) -> None:
     async with stage.after(searched, NARROW) as pilot:
         assert len(options(stage)) == 2
         await stage.press(pilot, "down", "enter")
-        await shown(stage, pilot, lambda: "Where is the Alfama?" in lines_of(stage)[0])
+        await stage.comes(pilot, lambda: "Where is the Alfama?" in lines_of(stage)[0])
         conversation = screen_of(stage).conversation
         assert conversation.title == "Trips"
         assert [turn.text for turn in conversation.prompts] == ["Where is the Alfama?", "And where to eat?"]
@@ -68,14 +58,13 @@ async def test_enter_opens_the_chat_at_the_place_though_another_version_was_show
 
 async def test_enter_waits_for_the_search_of_what_is_typed(stage: Stage) -> None:
     stage.chats("apple pie", "avocado toast")
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+k", "a")
+    async with stage.started(NARROW, "ctrl+k", "a") as pilot:
         assert options(stage)[0].startswith("# avocado")
         free = Event()
         stage.app.actions.archive.do(free.wait)
         await pilot.press(*"pple", "enter")
         free.set()
-        await shown(stage, pilot, lambda: not isinstance(stage.app.screen, SearchScreen))
+        await stage.comes(pilot, lambda: not isinstance(stage.app.screen, SearchScreen))
         assert screen_of(stage).conversation.title == "apple pie"
 
 
@@ -85,11 +74,10 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
     words[120] = "here the **needle** lies"
     chat = stage.store.create_chat("Hay").id
     add_turn(stage.store, chat, "Where is the needle?", "A needle? Look:\n\n" + "\n\n".join(words))
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, *(["ctrl+t"] if markdown else []), "ctrl+k")
+    async with stage.started(NARROW, *(["ctrl+t"] if markdown else []), "ctrl+k") as pilot:
         await stage.press(pilot, *"needle lies")  # enter opens what is listed
         await stage.press(pilot, "enter")
-        await shown(stage, pilot, lambda: any("lies" in line for line in lines_of(stage)))
+        await stage.comes(pilot, lambda: any("lies" in line for line in lines_of(stage)))
         assert not any("Look:" in line for line in lines_of(stage))
 
 
@@ -99,8 +87,7 @@ async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> N
         stage.app.screen.query_one(Input).value = "(.*) nothing of the kind"
         await stage.settle(pilot)
         assert options(stage) == ["nothing found"]
-        await stage.press(pilot, "enter")
-        assert isinstance(stage.app.screen, SearchScreen)
+        assert isinstance(await stage.press(pilot, "enter"), SearchScreen)
         await stage.press(pilot, "escape")
         assert screen_of(stage).conversation.prompts == []
 
@@ -109,10 +96,8 @@ async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> 
     fill(stage)
     async with stage.started(NARROW) as pilot:
         await stage.answer(pilot)
-        composer = stage.composer
         for text in (QUESTION, "Where is the Baixa?", "In Rust?"):
-            await stage.press(pilot, "up")
-            assert composer.text == text
+            assert await stage.typed(pilot, "up") == text
 
 
 async def test_a_chat_is_pinned_in_the_list_and_by_command(stage: Stage) -> None:
@@ -151,7 +136,7 @@ async def test_the_command_searches_for_its_words(stage: Stage) -> None:
     fill(stage)
     async with stage.started(WIDE) as pilot:
         await stage.send(pilot, "/search alfama")
-        await shown(stage, pilot, lambda: bool(options(stage)))
+        await stage.comes(pilot, lambda: bool(options(stage)))
         assert stage.app.screen.query_one(Input).value == "alfama"
         await stage.press(pilot, "enter")
-        await shown(stage, pilot, lambda: bool(screen_of(stage).conversation.prompts))
+        await stage.comes(pilot, lambda: bool(screen_of(stage).conversation.prompts))

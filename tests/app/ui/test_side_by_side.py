@@ -1,9 +1,11 @@
-"""The side-by-side mode: keys, turns, what is stored, and what the figures count, on recorded lanes."""
+"""The side-by-side mode: keys, turns, what is stored, what the figures count, and looks, on recorded lanes."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
@@ -12,12 +14,12 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
+from specchat.engine import Order
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
-from tests.app.stage import lines_of
+from tests.app.stage import lines_of, run
+from tests.app.views import MEDIUM, NARROW, WIDE
 
 pytestmark = pytest.mark.slow
-
-WIDE, NARROW = (140, 40), (80, 24)
 
 
 @pytest.fixture
@@ -115,8 +117,7 @@ async def test_esc_stops_both_and_keeps_their_texts(stage: SideStage) -> None:
 async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> None:
     async with stage.started(WIDE, events=None) as pilot:
         conversation = stage.duet.conversations[side]
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, ChatScreen)
+        assert isinstance(await stage.press(pilot, key), ChatScreen)
         assert stage.app.screen.conversation is conversation
         assert any("× faster" in line for line in lines_of(stage)) is (side == 1)
         assert stage.left.closed
@@ -131,42 +132,35 @@ async def test_going_on_from_a_lane(stage: SideStage, key: str, side: int) -> No
 async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
         first = stage.duet
-        await stage.press(pilot, "escape")
-        assert isinstance(stage.app.screen, ChatScreen)
-        await stage.press(pilot, "ctrl+y")
-        assert isinstance(stage.app.screen, SideScreen)
+        assert isinstance(await stage.press(pilot, "escape"), ChatScreen)
+        assert isinstance(await stage.press(pilot, "ctrl+y"), SideScreen)
         assert stage.duet is not first
 
 
 @pytest.mark.parametrize("key", ["escape", "f8"])
 async def test_what_is_typed_moves_to_the_chat(stage: SideStage, key: str) -> None:
     async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, *"And then?", key)
-        assert isinstance(stage.app.screen, ChatScreen)
+        assert isinstance(await stage.press(pilot, *"And then?", key), ChatScreen)
         assert stage.composer.text == "And then?"
 
 
 async def test_commands_are_not_sent_to_the_lanes(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/theme nord")
-        assert "commands work in the chat" in stage.said[-1]
+        assert "commands work in the chat" in await stage.send(pilot, "/theme nord")
         assert stage.composer.text == "/theme nord"
         for prompt in ("//slash", "//next"):
             await stage.send(pilot, prompt)
         assert [turn.text for turn in stage.duet.conversations[1].prompts] == ["/slash"]
-        await stage.press(pilot, "escape")
-        assert stage.composer.text == "//next"
+        assert await stage.typed(pilot, "escape") == "//next"
         await stage.press(pilot, "escape")
         assert stage.app.chat_screen.typed == "//next"
 
 
 async def test_it_does_not_open_while_the_chat_answers(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape") as pilot:
         await stage.send(pilot)
-        await stage.press(pilot, "ctrl+y")
-        assert isinstance(stage.app.screen, ChatScreen)
-        assert any("would slow both lanes" in n.message for n in stage.app._notifications)
+        assert isinstance(await stage.press(pilot, "ctrl+y"), ChatScreen)
+        assert any("would slow both lanes" in sentence for sentence in stage.said)
 
 
 async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:
@@ -196,8 +190,7 @@ async def test_panes_on_a_narrow_screen(stage: SideStage) -> None:
 
 
 async def test_rejected_and_markdown_go_for_both_lanes(stage: SideStage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.press(pilot, "ctrl+r", "ctrl+t")
+    async with stage.started(WIDE, "ctrl+r", "ctrl+t", events=None):
         views = list(stage.screen.query(Transcript))
         assert [view.rejected for view in views] == ["show", "show"]
         assert [view.markdown for view in views] == [True, True]
@@ -212,3 +205,77 @@ async def test_an_engine_that_dies_says_so_in_both_lanes(stage: SideStage) -> No
         assert [stage.duet.lanes[side].reply.message for side in (0, 1)] == ["no memory"] * 2  # type: ignore[union-attr]
         await stage.send(pilot)
         assert stage.duet.lanes[0].reply.message == "no memory"  # type: ignore[union-attr]
+
+
+Compare = Callable[..., bool]
+STATES = {"start": (), "running": (40, 20), "one_finished": (60, None), "both_finished": (None, None)}
+"""How many events each lane has given of its reply."""
+
+
+async def both_finished(stage: SideStage, pilot: Pilot[None]) -> None:
+    await stage.ready(pilot)
+    await stage.send(pilot)
+    await stage.give(pilot, None, None)
+
+
+async def second_turn(stage: SideStage, pilot: Pilot[None]) -> None:
+    await both_finished(stage, pilot)
+    await stage.send(pilot, FOLLOW_UP)
+    await stage.give(pilot, None, None)
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+@pytest.mark.parametrize("step", STATES)
+def test_state(snap_compare: Compare, tmp_path: Path, step: str, size: tuple[int, int]) -> None:
+    stage, given = SideStage(tmp_path), STATES[step]
+
+    async def before(pilot: Pilot[None]) -> None:
+        await stage.ready(pilot)
+        if given:
+            await stage.send(pilot)
+            await stage.give(pilot, *given)
+
+    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+
+
+async def answered(stage: SideStage, pilot: Pilot[None]) -> None:
+    await both_finished(stage, pilot)
+    stage.left.answer(0.125)
+    await stage.settle(pilot)
+
+
+def test_different_texts(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, change_right=differing)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, answered))
+
+
+def test_narrow_panes(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=NARROW, run_before=run(stage, both_finished, "ctrl+b"))
+
+
+def test_medium(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=MEDIUM, run_before=run(stage, second_turn))
+
+
+def test_light(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, theme="specchat-light", exact=True)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, both_finished))
+
+
+def test_sampled_in_sequence(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path, order=Order.SEQUENTIAL, temperature=0.8, seed=1)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, both_finished))
+
+
+@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
+def test_beside_a_server(snap_compare: Compare, tmp_path: Path, size: tuple[int, int]) -> None:
+    stage = SideStage(tmp_path, order=Order.SEQUENTIAL, server="http://127.0.0.1:8080")
+    keys = ("ctrl+b",) if size == NARROW else ()
+    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, both_finished, *keys))
+
+
+def test_how_the_clock_counts(snap_compare: Compare, tmp_path: Path) -> None:
+    stage = SideStage(tmp_path)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, both_finished, "f1"))

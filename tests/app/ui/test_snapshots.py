@@ -16,6 +16,7 @@ from specchat.engine import Admitted, EngineError, Finished, Round, message_part
 from tests.app.recorded import LOADING, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
 from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
+from tests.waiting import PATIENCE_S
 
 Compare = Callable[..., bool]
 CHATS = ("Regex for dates", "Sort a list in place", "日本語の挨拶")
@@ -81,7 +82,7 @@ def test_first_frame(snap_compare: Compare, size: tuple[int, int]) -> None:
     photographed = threading.Event()
 
     def prepare() -> Session:
-        photographed.wait()
+        photographed.wait(PATIENCE_S)
         raise EngineError("the picture is taken")
 
     class Photographed(SpecChat):

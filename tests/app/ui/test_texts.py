@@ -1,5 +1,7 @@
-"""System prompts and templates in the app: written, saved, used, sent, exported."""
+"""System prompts, templates and prompts in an external editor: written, saved, used, sent, exported."""
 
+import sys
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,11 +12,13 @@ from textual.widgets import Input, TextArea
 
 from specchat.app.chat.exchange import as_markdown
 from specchat.app.settings.settings_file import load_settings
+from specchat.app.ui.actions.prompt import NO_EDITOR
 from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.engine import Message
 from tests.app.stage import QUESTION, Stage
 from tests.app.views import NARROW, WIDE, screen_of
+from tests.terminal import Terminal
 
 pytestmark = pytest.mark.slow
 
@@ -101,8 +105,7 @@ async def test_a_template_asks_for_its_variables(stage: Stage) -> None:
         assert "language is empty" in str(stage.app.screen.query_one("#form").border_subtitle)
         for field, value in zip(stage.app.screen.query(Input), ("French", "a cat"), strict=True):
             field.value = value
-        await stage.press(pilot, "enter")
-        assert stage.composer.text == "Translate into French: a cat"
+        assert await stage.typed(pilot, "enter") == "Translate into French: a cat"
 
 
 @pytest.mark.parametrize(("title", "text"), [("Attach a file", "Sum up @"), ("Template short", "Sum up, in short")])
@@ -113,8 +116,7 @@ async def test_the_palette_keeps_what_was_typed(stage: Stage, title: str, text: 
         commands = {command.title: command.callback for command in stage.app.get_system_commands(stage.app.screen)}
         commands[title]()
         assert stage.composer.text == text
-        await stage.press(pilot, "ctrl+z")
-        assert stage.composer.text == "Sum up"
+        assert await stage.typed(pilot, "ctrl+z") == "Sum up"
 
 
 @pytest.mark.parametrize("line", ["/template unknown", "/system-save x/y", "/system-save x"])
@@ -127,11 +129,9 @@ async def test_what_is_not_there_is_named(stage: Stage, line: str) -> None:
 
 async def test_without_a_name_a_template_or_preset_is_chosen_or_it_is_said_how_to_save_one(stage: Stage) -> None:
     async with stage.started(NARROW) as pilot:
-        await stage.send(pilot, "/preset")
-        assert stage.said[-1] == "no preset is saved yet: /save NAME saves all controls as one"
+        assert await stage.send(pilot, "/preset") == "no preset is saved yet: /save NAME saves all controls as one"
         await stage.send(pilot, "/template")
-        await stage.press(pilot, "1")
-        assert isinstance(stage.app.screen, TemplateScreen)
+        assert isinstance(await stage.press(pilot, "1"), TemplateScreen)
         await stage.press(pilot, "escape")
         (stage.file.parent / "templates" / "translate.md").unlink()  # type: ignore[union-attr]
         await stage.send(pilot, "/template")
@@ -142,3 +142,81 @@ async def test_without_a_name_a_template_or_preset_is_chosen_or_it_is_said_how_t
 @pytest.mark.parametrize("step", [writing, filling])
 def test_looks(snap_compare: Any, stage: Stage, step: Any, size: tuple[int, int]) -> None:
     assert snap_compare(stage.app, terminal_size=size, run_before=partial(step, stage))
+
+
+APPENDS = "import sys, os; f = open(sys.argv[-1], 'a'); f.write(' and tea\\nplease\\n'); f.close()"
+TEXT = "Tell me about cake"
+
+
+def edited_by(folder: Path, program: str) -> str:
+    """A command line that runs this program on the file, with an argument that has a space."""
+    script = folder / "my editor.py"
+    script.write_text(program)
+    return f'"{sys.executable}" "{script}" "an argument"'
+
+
+@pytest.mark.parametrize("way", ["alt+e", "/editor"])
+async def test_the_text_is_taken_over(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    private = "import os, sys, stat; assert stat.S_IMODE(os.stat(sys.argv[-1]).st_mode) == 0o600\n"
+    monkeypatch.setenv("VISUAL", edited_by(tmp_path, private + APPENDS))
+    monkeypatch.setenv("EDITOR", "nowhere")
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        if way == "/editor":
+            await stage.send(pilot, way)
+            assert stage.composer.text == " and tea\nplease"
+        else:
+            stage.composer.put(TEXT)
+            assert await stage.typed(pilot, way) == f"{TEXT} and tea\nplease"
+
+
+async def said_and_kept(stage: Stage) -> list[str]:
+    """The notices of an edit, which leaves the prompt as it was."""
+    async with stage.app.run_test(size=(80, 24)) as pilot:
+        await stage.settle(pilot)
+        stage.composer.put(TEXT)
+        assert await stage.typed(pilot, "alt+e") == TEXT
+        return stage.said
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [
+        ("import sys; sys.exit(3)", "ended with status 3 · the prompt was not changed"),
+        ("import sys, os; os.remove(sys.argv[-1])", "left no file · the prompt was not changed"),
+        ("import sys; open(sys.argv[-1], 'wb').write(b'\\0\\1\\2')", "is not a text file"),
+        ("pass", "the editor changed nothing"),
+        (None, "no/such/editor cannot be run: No such file or directory · the prompt was not changed"),
+        ("unended", "is not a command line"),
+        ("", NO_EDITOR),
+    ],
+)
+async def test_whatever_goes_wrong_is_one_sentence_and_the_prompt_is_kept(
+    stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str | None, sentence: str
+) -> None:
+    line = {None: "no/such/editor -w", "": "  ", "unended": "nano 'x"}.get(program)
+    monkeypatch.setenv("VISUAL", "")
+    monkeypatch.setenv("EDITOR", edited_by(tmp_path, str(program)) if line is None else line)
+    monkeypatch.setattr(stage.app, "suspend", nullcontext)
+    said = await said_and_kept(stage)
+    assert sentence in said[-1]
+    assert "\n" not in said[-1]
+
+
+async def test_without_a_terminal_to_hand_over_it_says_so(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDITOR", "true")
+    assert await said_and_kept(stage) == ["an editor cannot take over the screen here: write in the composer"]
+
+
+def test_in_a_terminal_the_editor_has_the_screen_and_gives_it_back(tmp_path: Path) -> None:
+    program = f"import sys; print('THE EDITOR'); sys.stdin.readline(); {APPENDS}"
+    line = edited_by(tmp_path, program)
+    command = (sys.executable, "-m", "specchat", "--target", tmp_path / "none")
+    with Terminal(*command, columns=80, rows=24, SPECCHAT_HOME=str(tmp_path), VISUAL=line) as terminal:
+        terminal.wait_for("Ask anything")
+        terminal.type("Tell me", "Tell me")
+        terminal.type("\x1be", "THE EDITOR")
+        terminal.type("\n", "Tell me and tea please")
+        terminal.type("\x7f" * 6 + "now", "Tell me and tea now")
+        assert terminal.leave("\x11") == 0

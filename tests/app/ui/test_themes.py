@@ -4,31 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.color import Color
 from textual.pilot import Pilot
-from textual.theme import BUILTIN_THEMES, Theme
 
 from specchat.app.settings.settings_file import load_settings
-from specchat.app.ui import themes
-from specchat.engine import Fate
 from tests.app.stage import Stage
 from tests.app.ui.test_controls import kept
 from tests.app.views import answered
 
 pytestmark = pytest.mark.slow
-
-THEMES = [themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()]
-TONES = [f"fate-{fate.value}" for fate in Fate] + ["quiet"]
-
-
-@pytest.mark.parametrize("theme", [t for t in THEMES if not t.ansi], ids=lambda theme: theme.name)
-def test_every_fate_can_be_read(theme: Theme) -> None:
-    variables = theme.to_color_system().generate()
-    colours = themes.theme_colours(theme, variables)
-    for tone in TONES:
-        assert themes.contrast(Color.parse(colours[tone]), Color.parse(variables["background"])) >= 4.4, tone
-    known = [fate for fate in Fate if fate is not Fate.UNKNOWN]  # that one is in italics, in the colour of plain
-    assert len({colours[f"fate-{fate.value}"] for fate in known}) == len(known)
 
 
 async def test_themes_are_shown_while_one_is_chosen_and_only_that_one_is_stored(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The same time is in the same column in every lane."""
+"""Columns of the timeline: one time is in one column in every lane."""
 
 from bisect import bisect_right
 from collections import Counter

@@ -1,12 +1,20 @@
-"""Wrapping: every character shown once, lines no wider than asked, and nothing wrapped twice."""
+"""Wrapping of tokens and characters: every character shown once, whole, in lines no wider than requested."""
+
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
+from rich.segment import Segment
+from textual.document._document import Document
+from textual.document._wrapped_document import WrappedDocument
+from textual.strip import Strip
 
-from specchat.app.ui.rendering.token_lines import TokenLines
+from specchat.app.ui.rendering.token_lines import Piece, TokenLines
 from specchat.engine import Fate
+from tests.terminal import Terminal
 
 
 def texts(lines: TokenLines) -> list[str]:
@@ -76,3 +84,66 @@ def test_any_text_fits(tokens: list[str], width: int) -> None:
         assert sum(cell_len(piece.text) for piece in line) <= width
     letters = "".join(c for token in tokens for c in token if c in "ab東🙂")
     assert "".join(c for text in texts(lines) for c in text if c in "ab東🙂") == letters
+
+
+FLAGS, SYLLABLES, TONE, HEART, FAMILY = "🇩🇪🇫🇷", "क्षि हिन्दी", "👍🏽", "❤️", "👨\u200d👩\u200d👧"
+PROGRAM = (sys.executable, "-m", "tests.stress.numbered", "--rounds", 3)
+PLAIN, REJECTED = Fate.PLAIN, Fate.REJECTED
+
+
+def test_the_right_border_of_the_composer_stays_whatever_is_typed(tmp_path: Path) -> None:
+    """This terminal counts flags, tones, hearts and vowel signs in another way than the app."""
+    lines = [f"{text * 4} end{n}" for n, text in enumerate((FLAGS, SYLLABLES, TONE, HEART, FAMILY, "한글", "e\u0301"))]
+    with Terminal(*PROGRAM, SPECCHAT_HOME=str(tmp_path)) as terminal:
+        terminal.wait_for("ready: ask anything")
+        terminal.type("\x1b[200~" + "\n".join(lines) + "\x1b[201~", "end6")
+        terminal.wait_quiet()
+        rows = terminal.text.splitlines()
+        right = next(row.index("╮") for row in rows if "╭" in row)
+        for n in range(len(lines)):
+            (place,) = [y for y, row in enumerate(rows) if f"end{n}" in row]
+            assert terminal.cells[place][right].data == "│"
+
+
+@pytest.mark.parametrize(
+    ("tokens", "pieces"),
+    [
+        (["क", "ा ", "b"], ["का", " ", "b"]),
+        (["क", "\u094d", "षि"], ["क\u094dषि"]),
+        (["🇩", "🇪", "🇫"], ["🇩🇪", "🇫"]),
+        (["❤", "\ufe0f"], ["❤\ufe0f"]),
+        (["ᄒ", "ᅢ", "x"], ["해", "x"]),
+    ],
+)
+def test_a_character_of_several_tokens_has_the_style_of_the_first(tokens: list[str], pieces: list[str]) -> None:
+    lines = TokenLines(20)
+    lines.append([(text, PLAIN) for text in tokens], 0)
+    assert [piece.text for piece in lines.lines[0]] == pieces
+
+
+def test_a_rejected_draft_is_not_within_a_character() -> None:
+    lines = TokenLines(20)
+    lines.append([("क", PLAIN), ("ि", REJECTED), ("x", REJECTED), ("ा", PLAIN), ("b", PLAIN)], 0)
+    shown = [Piece("का", PLAIN, 0), Piece("ि", REJECTED, 1), Piece("x", REJECTED, 2), Piece("b", PLAIN, 4)]
+    assert lines.lines == [shown]
+
+
+def test_a_character_that_grows_at_the_end_of_a_line_begins_the_next() -> None:
+    lines = TokenLines(4)
+    lines.append([("abcक", PLAIN), ("ा", PLAIN), ("d", PLAIN)], 0)
+    assert [[piece.text for piece in line] for line in lines.lines] == [["abc"], ["का", "d"]]
+    assert [lines.plain(y, 0, 9)[0] for y in (0, 1)] == ["abc", "काd"]
+
+
+def test_a_cut_leaves_no_part_of_a_character() -> None:
+    strip = Strip([Segment("xक्षिy")])
+    assert [strip.crop(0, end).text for end in range(6)] == ["", "x", "x ", "x  ", "xक्षि", "xक्षिy"]
+
+
+def test_a_line_of_a_text_area_does_not_begin_within_a_character() -> None:
+    text = "हिन्दीका" * 4
+    starts = WrappedDocument(Document(text), 10).get_offsets(0)
+    parts = [text[first:last] for first, last in zip([0, *starts], [*starts, len(text)], strict=True)]
+    assert len(parts) > 2
+    assert all("न्दी" in part or "न्" not in part for part in parts)
+    assert not any(part[0] in "िीा\u094dद" for part in parts)

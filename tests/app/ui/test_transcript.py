@@ -1,6 +1,5 @@
 """The token view draws what has changed and nothing else, and every character in it is harmless."""
 
-import pytest
 from rich.style import Style
 
 from specchat.app.chat.conversation import Conversation, Prompt
@@ -61,23 +60,6 @@ async def test_no_fate_relies_on_colour_alone(stage: Stage) -> None:
         }
         colours = {styled(transcript, text).color for text in ("yes", "no", "instead", "more", "alone")}
         assert len(colours) == 5
-
-
-@pytest.mark.parametrize("markdown", [False, True])
-async def test_no_character_reaches_the_terminal_raw(stage: Stage, markdown: bool) -> None:
-    hostile = "\x1b[2J\x1b]0;title\x07 \x9b31m \u202ereversed \r"
-    async with stage.started() as pilot:
-        rounds = [
-            round_of(hostile, hostile, accepted=1, tested=2, last=hostile, fate=Fate.CORRECTION),
-            round_of(accepted=0, tested=0, last=hostile, fate=Fate.PLAIN, number=1),
-        ]
-        transcript, reply = shown(stage, *rounds, prompt=hostile)
-        reply.fail(hostile)
-        transcript.markdown = markdown
-        await stage.settle(pilot)
-        text = "".join(transcript.render_line(y).text for y in range(transcript.size.height))
-        assert "␛[2J" in text
-        assert not set(text) & set("\x1b\x07\x9b\u202e\r")
 
 
 def some_rounds() -> list[Round]:

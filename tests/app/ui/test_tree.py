@@ -60,8 +60,7 @@ async def test_an_earlier_prompt_is_edited_and_nothing_is_lost(stage: Stage) -> 
     async with stage.after(two_turns, WIDE) as pilot:
         screen = screen_of(stage)
         before = [reply_of(screen, 0).text, reply_of(screen, 1).text]
-        await stage.press(pilot, "x", "ctrl+e", "up", "e")
-        assert stage.composer.text == QUESTION
+        assert await stage.typed(pilot, "x", "ctrl+e", "up", "e") == QUESTION
         assert screen.query_one(PromptFrame).border_title == "another version of message 1"
         await stage.answer(pilot, text=EDITED)
         assert stage.engine.submitted[-1].messages == (Message("user", EDITED),)
@@ -91,24 +90,19 @@ async def test_an_edit_can_be_left_and_nothing_that_was_being_written_is_lost(st
     async with stage.app.run_test(size=NARROW) as pilot:
         composer = await editing_over_a_thought(stage, pilot)
         assert composer.text == FOLLOW_UP
-        await stage.press(pilot, "escape")
-        assert composer.text == "half a thought"
+        assert await stage.typed(pilot, "escape") == "half a thought"
         assert path(screen_of(stage).conversation)[-1] == ("1/1", FOLLOW_UP, 1, 1)
         await stage.press(pilot, "ctrl+e", "e")
         composer.load_text("another version")
-        await stage.press(pilot, "ctrl+n")
-        assert composer.text == ""
-        await stage.press(pilot, "ctrl+b", "home", "enter")
-        assert composer.text == "half a thought\n\nanother version"
+        assert await stage.typed(pilot, "ctrl+n") == ""
+        assert await stage.typed(pilot, "ctrl+b", "home", "enter") == "half a thought\n\nanother version"
 
 
 async def test_a_changed_edit_is_kept_when_another_prompt_is_edited(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
-        composer = await editing_over_a_thought(stage, pilot)
-        await stage.press(pilot, "x", "ctrl+e", "up", "e")
-        assert composer.text == QUESTION
-        await stage.press(pilot, "escape")
-        assert composer.text == f"half a thought\n\n{FOLLOW_UP}x"
+        await editing_over_a_thought(stage, pilot)
+        assert await stage.typed(pilot, "x", "ctrl+e", "up", "e") == QUESTION
+        assert await stage.typed(pilot, "escape") == f"half a thought\n\n{FOLLOW_UP}x"
 
 
 async def test_an_edit_of_a_prompt_that_is_no_longer_shown_stays_in_the_composer(stage: Stage) -> None:
@@ -133,15 +127,14 @@ async def test_a_prompt_that_is_taken_back_during_an_edit_is_there_after_it(stag
             stage.app.actions.messages.stop()
         await stage.settle(pilot)
         assert stage.composer.text == QUESTION
-        await stage.press(pilot, "escape")
-        assert stage.composer.text == f"{FOLLOW_UP}\n\nhalf a thought"
+        assert await stage.typed(pilot, "escape") == f"{FOLLOW_UP}\n\nhalf a thought"
 
 
 async def test_what_was_being_written_before_an_edit_is_there_after_an_end_in_the_middle_of_it(stage: Stage) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         composer = await editing_over_a_thought(stage, pilot)
         stage.app.actions.chats.write()
-        assert [text for text, _ in stage.app.chat_screen.writing.unsent._stored.values()] == ["half a thought"]
+        await stage.comes(pilot, lambda: stage.store.unsent.texts() == {1: "half a thought"})
         composer.load_text("another version")
     with Store(stage.database) as store:
         assert store.unsent.texts() == {1: "half a thought\n\nanother version"}
@@ -163,8 +156,7 @@ async def test_another_reply_stands_beside_the_first(tmp_path: Path) -> None:
 
 async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stage) -> None:
     async with stage.after(two_turns, WIDE) as pilot:
-        await stage.press(pilot, "ctrl+e", "r")
-        assert isinstance(stage.app.screen, ChoiceScreen)
+        assert isinstance(await stage.press(pilot, "ctrl+e", "r"), ChoiceScreen)
         await stage.press(pilot, "1")
         assert stage.engine.submitted[-1].sampling.temperature == 0.8
         assert stage.app.requests.settings.temperature is None
@@ -175,8 +167,7 @@ async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stag
 
 
 async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) -> None:
-    async with stage.started(WIDE, events=40) as pilot:
-        await stage.press(pilot, "escape")
+    async with stage.started(WIDE, "escape", events=40) as pilot:
         first = reply_of(screen_of(stage))
         assert first.reason is FinishReason.CANCELLED
         await stage.send(pilot, "/continue")
@@ -282,7 +273,7 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         assert other is not reply
         texts = [piece for record in fork.rounds for piece in (*record.pieces[: record.accepted], record.last_piece)]
         given = (*(Given(token, "") for token in before), Given(rejected.id, rejected.text))
-        open_events = stage.engine._open[request.request_id]
+        open_events = stage.engine.open[request.request_id]
         first = next(n for n, event in enumerate(open_events) if isinstance(event, Admitted))
         open_events[first] = Admitted(request.request_id, 90, 80, 0.0, 1.0, given)
         await stage.give(pilot, 8)
@@ -295,14 +286,12 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
 
 
 async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:
-    async with stage.started(NARROW) as pilot:
-        await stage.press(pilot, "ctrl+e")
+    async with stage.started(NARROW, "ctrl+e") as pilot:
         assert stage.said == ["this chat has no messages yet"]
         assert not isinstance(stage.app.screen, MessagesScreen)
         await stage.answer(pilot)
         for line in ("/edit 9", "/fork x", "/continue 0"):
-            await stage.send(pilot, line)
-            assert "takes the number of a message, 1 to 1" in stage.said[-1]
+            assert "takes the number of a message, 1 to 1" in await stage.send(pilot, line)
             assert stage.composer.text == line
 
 

@@ -18,8 +18,7 @@ async def test_a_message_that_goes_back_into_the_composer_leaves_the_list(stage:
         await stage.press(pilot, "ctrl+e")
         stage.engine.fail("the prompt is too long")
         await stage.settle(pilot)
-        await stage.press(pilot, key)
-        assert isinstance(stage.app.screen, MessagesScreen)
+        assert isinstance(await stage.press(pilot, key), MessagesScreen)
         assert stage.app.screen.query_one(OptionList).option_count == 1
 
 

@@ -238,7 +238,7 @@ def test_layers_that_read_anothers_keys_are_compiled(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    "compiles", [lambda: compile_layers(tiny_model(layers=1).model), gpu_layers._compiled.__wrapped__]
+    "compiles", [lambda: compile_layers(tiny_model(layers=1).model), gpu_layers.compiled.__wrapped__]
 )
 def test_compiled_code_outlives_a_restart(compiles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")

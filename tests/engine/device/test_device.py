@@ -157,7 +157,7 @@ from specchat.engine import preload_torch
 preload_torch()
 for thread in threading.enumerate():
     if thread.name == "preload":
-        thread.join()
+        thread.join(60)
 assert "torch" not in sys.modules
 assert "libtorch_cpu" in Path("/proc/self/maps").read_text()
 import torch

@@ -102,7 +102,7 @@ def test_a_continuation_ends_where_its_text_ends_or_matches_go_apart() -> None:
 def test_the_oldest_texts_are_forgotten_where_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_TOKENS", 400)
     monkeypatch.setattr(module, "WANTED_TOKENS", 350)
-    monkeypatch.setattr(module, "_FEW", 100)
+    monkeypatch.setattr(module, "FEW", 100)
     store, most = Datastore(), 0
     for key in range(40):
         store.update({key: [key] * 30})

@@ -87,7 +87,7 @@ def with_models(_: Path) -> Setup:
 
 
 def with_look_ahead(_: Path) -> Setup:
-    """Embeddings like those of tokens, which are right now and then."""
+    """Embeddings of tokens, which predict right now and then."""
     rows = tiny_model().model.get_input_embeddings().weight[97:100].detach().float().clone()
     return tiny(("pass",), 25.0, look_ahead=LookAhead(rows, "tiny look-ahead"))
 
@@ -237,7 +237,7 @@ def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int)
         events = sampled(setup.engine, drafter, PROMPT, count)
         rounds = [event for each in events for event in each if isinstance(event, Round)]
         assert sum(record.tested for record in rounds) > 0
-        assert sum(record.accepted for record in rounds) < sum(record.tested for record in rounds) or drafter == "pass"
+        assert sum(record.accepted for record in rounds) < sum(record.tested for record in rounds)
         assert check_distribution(events, PROMPT, setup.p, least=50)
 
 

@@ -37,7 +37,7 @@ def runner_of(kind: str, folder: Path) -> Backend:
 
 
 def cheap() -> Budget:
-    """Where tokens cost little a tree takes nearly all the room there is."""
+    """Costs at which a tree takes nearly all the room there is."""
     return Budget([0.03 * n for n in range(18)], 0.001, EXPECTED)
 
 

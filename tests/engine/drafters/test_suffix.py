@@ -115,7 +115,7 @@ def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> No
     [(0.9, 0.9, 0.5, 6), (0.9, 1.0, 0.5, 16), (0.9, 1.0, 0.85, 4), (0.3, 1.0, 0.5, 0)],
 )
 def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, price: float, drafted: int) -> None:
-    """Of a match of five tokens: the first four have one bucket, and all later ones another."""
+    """The first four tokens after a match of five have one bucket, and all later ones another."""
     rates = [dict.fromkeys(range(9), each) for each in (rate, again)]
     budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, rates[0], repeat_rates=rates[1])
     drafter, row = SuffixDrafter(vocabulary=WORDS), row_of([1, 2, 3, 4, 5] * 2)

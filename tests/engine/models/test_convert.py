@@ -203,5 +203,5 @@ def test_too_little_memory_or_disk(gguf: Path, tmp_path: Path, monkeypatch: pyte
 
 def test_the_disk_filling_up_meanwhile(gguf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     full = RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)")
-    monkeypatch.setattr(convert, "_strip_load_options", fails(full))
+    monkeypatch.setattr(convert, "add_gguf_sampling", fails(full))
     _refused(gguf, tmp_path, r"stopped because the disk of .* is full")

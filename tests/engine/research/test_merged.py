@@ -34,7 +34,7 @@ def test_rounds_name_the_models_that_drafted_each_token() -> None:
 
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_draft_of_the_target_itself_is_accepted_whatever_the_others_draft(place: int) -> None:
-    """So each draft model has read what was accepted, along the chain of whichever."""
+    """Each draft model has then read what was accepted, whichever chain it comes from."""
     models = others()
     models.insert(place, tiny_model(sharpness=25.0))
     with tiny_engine(tiny_model(sharpness=25.0), models[0], more=models[1:]) as engine:

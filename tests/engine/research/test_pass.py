@@ -17,7 +17,7 @@ from tests.tiny_model import write_tiny_model
 
 
 def look_ahead(target: LoadedModel, count: int = 3) -> LookAhead:
-    """Embeddings like those of tokens, which are right now and then."""
+    """Embeddings of tokens, which predict right now and then."""
     rows = target.model.get_input_embeddings().weight[torch.arange(97, 97 + count)]
     return LookAhead(rows.detach().float().clone(), "tiny look-ahead")
 

@@ -86,7 +86,7 @@ def test_a_recurrent_draft_model_continues_to_draft(kind: Callable[[], dict[str,
 
 
 def test_every_draft_of_the_model_itself_is_accepted_whatever_came_before() -> None:
-    """With the target as its own draft, a cache that went wrong at a change would show as a rejection."""
+    """The target is its own draft: a cache that went wrong at a change would show as a rejection."""
     model = tiny_model()
     with tiny_engine(model, model, tiny_head(model)) as engine:
         events = adjusted(engine, ask("abc", max_tokens=100, gamma=3, drafter="model"))
@@ -120,5 +120,5 @@ def test_what_cannot_be_is_refused_in_a_sentence() -> None:
             engine.adjust("r", "ngram", 99)
         with pytest.raises(EngineError, match="drafter 'model' is not available"):
             engine.adjust("r", "model", 4)
-        engine.adjust("nobody", "ngram", 4)
+        engine.adjust("unknown", "ngram", 4)
         assert list(engine.stream(ask("a", max_tokens=3)))[-1].reason is FinishReason.LENGTH  # type: ignore[union-attr]

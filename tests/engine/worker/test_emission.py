@@ -92,7 +92,7 @@ def test_what_takes_longer_than_a_round_lets_records_be_made_before() -> None:
 
 
 def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.worker.emission._TOGETHER_S", PATIENCE)
+    monkeypatch.setattr("specchat.engine.worker.emission.TOGETHER_S", PATIENCE)
     commit = Commit.of
 
     def fail_late(row: Any, *arguments: Any) -> Commit:
@@ -201,8 +201,8 @@ def test_a_step_shows_its_record_though_no_round_follows(engine: Engine) -> None
 
 def test_no_record_is_made_while_a_plain_pass_is_timed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would make plain decoding look slower than it is."""
-    monkeypatch.setattr("specchat.engine.worker.plain_passes._PRICE", 0)
-    monkeypatch.setattr("specchat.engine.worker.plain_passes._EARLY_PRICE", 0)
+    monkeypatch.setattr("specchat.engine.worker.plain_passes.PRICE", 0)
+    monkeypatch.setattr("specchat.engine.worker.plain_passes.EARLY_PRICE", 0)
     commit_of, emit, committed, emitted = Commit.of, Commit.emit, list[int](), list[int]()
     seen: list[tuple[int, int]] = []
 

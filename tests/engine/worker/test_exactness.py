@@ -75,7 +75,7 @@ def test_every_drafter_is_tested(engine: Engine) -> None:
 
 
 def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) -> None:
-    """In a chain, alone, as a leaf of a tree, in any slot, next to other rows, with one thread or two."""
+    """Places: in a chain, alone, as a leaf of a tree, in any slot, next to other rows, with one thread or two."""
     made = assemble(EngineConfig("smollm2-135m", default_model.parent, context=256, slots=4), lambda *_: None)
     target, before = made.target, torch.get_num_threads()
     assert isinstance(target, PackedBackend)

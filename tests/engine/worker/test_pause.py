@@ -20,7 +20,7 @@ def engine() -> Iterator[Engine]:
 
 
 def paused(engine: Engine, *requests: Request) -> list[Outbox]:
-    """Where the events of these requests go, which wait for steps."""
+    """Submit requests that wait for steps; returns the outboxes of their events."""
     engine.pause()
     boxes = [Outbox() for _ in requests]
     for request, box in zip(requests, boxes, strict=True):

@@ -23,13 +23,13 @@ def test_the_plain_pass_is_measured_while_warming_up_and_beside_rounds_that_draf
 
 @pytest.mark.parametrize("sampling", [Sampling(), SAMPLED], ids=["greedy", "sampled"])
 def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one before every round, alone and in a batch, replies are what they are without any."""
+    """Replies with a plain pass before every round, alone and in a batch, are the replies without any."""
     requests = [ask(text, text, max_tokens=24, gamma=3, sampling=sampling) for text in ("abcabc", "hello", "x")]
     texts = {}
     for name in ("rare", "always", "never"):
         if name == "always":
-            monkeypatch.setattr("specchat.engine.worker.plain_passes._PRICE", 0)
-            monkeypatch.setattr("specchat.engine.worker.plain_passes._EARLY_PRICE", 0)
+            monkeypatch.setattr("specchat.engine.worker.plain_passes.PRICE", 0)
+            monkeypatch.setattr("specchat.engine.worker.plain_passes.EARLY_PRICE", 0)
         elif name == "never":
             monkeypatch.setattr("specchat.engine.worker.plain_passes.PlainPasses.due", lambda *_: False)
         with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
@@ -42,7 +42,7 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
 
 
 def test_at_a_new_context_plain_passes_are_timed_soon() -> None:
-    """The passes of the warm-up had none, and those of short replies had less."""
+    """Passes of the warm-up had no context, and passes of short replies had less."""
     with tiny_engine(draft=tiny_model(1, layers=1), context=512) as engine:
         short = rounds_of(engine.stream(ask("abcabc", max_tokens=150, gamma=2)))
         long = rounds_of(engine.stream(ask("abc" * 125, max_tokens=120, gamma=2)))

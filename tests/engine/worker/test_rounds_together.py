@@ -19,8 +19,8 @@ from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.request import Sampling
 from specchat.engine.round import Round
+from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.rounds import Rounds
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, started, text_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -44,7 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def engine_of(models: Path, rounds: int) -> Iterator[Engine]:
-    """An engine that may run so many rounds together, however long they take."""
+    """An engine that may run `rounds` rounds together, however long they take."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
         patch.setattr(planner, "_LONGEST_CALL_S", 60.0)
@@ -94,7 +94,7 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def replies(engine: Engine, batch: int, **about: Any) -> list[list[Any]]:
-    """The events of the questions' replies, asked so many at once."""
+    """The events of the questions' replies, asked `batch` at once."""
     asked = [ask(text, text, **{"max_tokens": 20 + 7 * number, **about}) for number, text in enumerate(QUESTIONS)]
     return run_together(engine, asked, batch)
 
@@ -165,14 +165,15 @@ def test_a_lenient_reply_with_a_seed_repeats(together: Engine) -> None:
 
 
 def test_rounds_before_one_that_fails_are_kept(together: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    add = Rounds._add
+    add, seen = Detokenizer.add, []
 
-    def failing(self: Rounds, row: Any, *others: Any) -> Any:
-        if row.rounds == 7:
+    def failing(text: Detokenizer, token: int) -> str:
+        if len(seen) == 7:
             raise ValueError("no text")
-        return add(self, row, *others)
+        seen.append(token)
+        return add(text, token)
 
-    monkeypatch.setattr(Rounds, "_add", failing)
+    monkeypatch.setattr(Detokenizer, "add", failing)
     events = list(together.stream(ask(QUESTIONS[1], drafter="none", max_tokens=30)))
     assert [each.number for each in rounds_of(events)] == [*range(7)]
     assert events[-1].reason is FinishReason.ERROR

@@ -113,15 +113,6 @@ def test_the_prompt_is_the_question_and_the_text_on_stdin(
     assert request.messages == messages
 
 
-def test_a_broken_settings_file_is_said_and_kept(ask: Callable[..., Done], tmp_path: Path) -> None:
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "settings.toml").write_text("gamma = \n")
-    done = ask("the", "--max-tokens", 3)
-    assert done.code == 0
-    assert "kept as settings.toml.broken-1" in done.err
-    assert done.err.count("\n") == 1
-
-
 def test_a_context_beyond_the_models_is_said(ask: Callable[..., Done]) -> None:
     done = ask("the", "--max-tokens", 3, "--context", 10**30)
     assert done.code == 0
@@ -144,12 +135,6 @@ def test_a_trace_holds_everything_the_figures_come_from(ask: Callable[..., Done]
     rounds = [record for record in records if isinstance(record, Round)]
     assert [token for record in rounds for token in record.emitted] == values["token_ids"]
     assert "".join(record.text for record in rounds) + records[-1].tail == values["text"]
-
-
-@pytest.mark.parametrize("question", ["", "   ", "\n\t", "\x00\x1b"])
-def test_an_empty_question_is_refused(ask: Callable[..., Done], question: str) -> None:
-    assert "there is nothing to ask" in ask(question).sentence
-    assert "there is nothing to ask" in ask(stdin=question.encode()).sentence
 
 
 def test_a_prompt_longer_than_the_context_is_refused(ask: Callable[..., Done]) -> None:

@@ -67,7 +67,7 @@ LOADS_FOR_EVER = """
 import threading
 from specchat.app.cli.main import main
 from specchat.engine import Engine
-Engine._make_worker = lambda _: threading.Event().wait()
+Engine._make_worker = lambda _: threading.Event().wait(600)
 main()
 """
 

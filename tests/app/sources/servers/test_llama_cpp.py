@@ -12,6 +12,7 @@ from tests.app.recorded import replied
 from tests.app.sources.servers.recorded import first
 from tests.app.sources.servers.test_servers import tokens
 from tests.engine.tiny import ended
+from tests.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 GAMMA = 4
@@ -47,7 +48,7 @@ def url() -> Iterator[str]:
     yield address
     started.stdin.close()
     started.kill()
-    started.wait()
+    started.wait(PATIENCE_S)
 
 
 def test_fates_are_known_while_the_reply_streams(url: str) -> None:

@@ -15,11 +15,11 @@ from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.convert import convert_gguf
 from specchat.engine.models.families import family_of_gguf
+from specchat.engine.models.find_packed import packed_folder
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf_config import gguf_config
 from specchat.engine.models.load import LoadedModel, load_model, load_tokenizer
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
-from specchat.engine.models.packed.find import packed_folder
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.load import load_dequantized, load_packed
 from specchat.engine.models.packed.network import Codes, load_quantized_network

@@ -38,7 +38,7 @@ BITS = {Format.Q4: 5, Format.Q4_SUPER: 5, **dict.fromkeys(range(Format.Q8, Forma
 @pytest.mark.parametrize("real", [False, pytest.param(True, marks=pytest.mark.gpu)], ids=["pretended", "real"])
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_layers_compute_with_the_stored_weights(kind: Format, real: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_layers, "_AT_ONCE", 5 * COLUMNS)
+    monkeypatch.setattr(gpu_layers, "AT_ONCE", 5 * COLUMNS)
     with nullcontext() if real else pretended_gpu(monkeypatch):
         compare(kind, torch.device("cuda", 0))
 
@@ -89,7 +89,7 @@ def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatc
     def seconds(product: Any, x: torch.Tensor) -> float:
         return 5 if product.__name__ == "dequantized_product" else len(x) / 16
 
-    monkeypatch.setattr(gpu_layers, "_seconds", seconds)
+    monkeypatch.setattr(gpu_layers, "seconds_of", seconds)
     with pretended_gpu(monkeypatch):
         arrays = random_arrays(kind, ROWS, COLUMNS)[0]
         layer, same, wide = (GpuQuantizedLinear(arrays, None, GPU) for _ in range(3))
@@ -105,14 +105,14 @@ def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatc
 
 
 def test_layers_whose_copy_is_wrong_or_fails_keep_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_layers, "_seconds", lambda product, _: len(product.__name__) == len("product"))
+    monkeypatch.setattr(gpu_layers, "seconds_of", lambda product, _: len(product.__name__) == len("product"))
     with pretended_gpu(monkeypatch):
         for copied, dequantizes in (
-            (gpu_layers._dequantized, True),
-            (lambda p: -gpu_layers._dequantized(p), False),
+            (gpu_layers.dequantized, True),
+            (lambda p: -gpu_layers.dequantized(p), False),
             (fails(RuntimeError("no compiler")), False),
         ):
-            monkeypatch.setattr(gpu_layers, "_compiled", lambda copied=copied: copied)
+            monkeypatch.setattr(gpu_layers, "compiled", lambda copied=copied: copied)
             layer = GpuQuantizedLinear(random_arrays(Format.Q4, ROWS, COLUMNS)[0], None, GPU)
             choose_products([layer])
             assert (layer.dequantized_from < 1 << 20) is dequantizes
