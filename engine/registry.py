@@ -68,69 +68,33 @@ class DrafterEntry(NamedTuple):
         return self.research and not self.condition.part and self.condition.models < 2
 
 
-_LEVIATHAN = "Leviathan et al. 2023, section 3.6"
-DRAFTERS = {
-    entry.name: entry
-    for entry in (
-        DrafterEntry(
-            "pass",
-            "the target's own drafts at look-ahead positions",
-            f"{RESEARCH}.pass_drafter",
-            _LOOK_AHEAD,
-            Reads.OTHER,
-            "PaSS, Monea et al. 2023",
-        ),
-        DrafterEntry(
-            "merged",
-            "chains of several draft models in one prefix tree",
-            f"{RESEARCH}.merged",
-            _SEVERAL,
-            Reads.OTHER,
-            "SpecInfer, Miao et al. 2024",
-        ),
-        DrafterEntry(
-            "bigram", "what most often follows a token, counted", f"{RESEARCH}.tables", _TABLES, source=_LEVIATHAN
-        ),
-        DrafterEntry("model", "chains of a smaller model", f"{CORE}.draft_model", _MODEL, Reads.DRAFT),
-        DrafterEntry(
-            "model-tree",
-            "trees of a smaller model that branch where it is unsure",
-            f"{CORE}.draft_model",
-            _TREES,
-            Reads.DRAFT,
-        ),
-        DrafterEntry(
-            "hierarchical",
-            "a smaller model whose drafts are drafted by the text",
-            f"{RESEARCH}.hierarchical",
-            _TREES,
-            Reads.OTHER,
-            "Leviathan et al. 2023, section 6",
-        ),
-        DrafterEntry(
-            "combined", "suffix where the text repeats, head elsewhere", f"{CORE}.combined", _HEAD, Reads.DRAFT
-        ),
-        DrafterEntry(
-            "head", "trees of a layer that reads the target's hidden states", f"{CORE}.head.drafter", _HEAD, Reads.DRAFT
-        ),
-        DrafterEntry("suffix", "what most often followed the end of the text before", f"{CORE}.suffix"),
-        DrafterEntry(
-            "ngram",
-            "what most often followed the last one to three tokens",
-            f"{RESEARCH}.ngram",
-            source='prompt lookup, akunu, "Speculative Decoding with N-grams"',
-        ),
-        DrafterEntry(
-            "copy",
-            "what followed the last tokens when they occurred last",
-            f"{RESEARCH}.ngram",
-            source=_LEVIATHAN,
-        ),
-        DrafterEntry("random", "random tokens", f"{RESEARCH}.random_tokens", source=_LEVIATHAN),
-        DrafterEntry("unigram", "the most frequent tokens, counted", f"{RESEARCH}.tables", _TABLES, source=_LEVIATHAN),
-        DrafterEntry("none", "nothing: every round is a plain one", f"{CORE}.none"),
-    )
-}
+_LEVIATHAN = "Leviathan et al. 2023, section "
+_ENTRIES = (
+    DrafterEntry("pass", "the target's own drafts at look-ahead positions", f"{RESEARCH}.pass_drafter", _LOOK_AHEAD,
+        Reads.OTHER, "PaSS, Monea et al. 2023"),
+    DrafterEntry("merged", "chains of several draft models in one prefix tree", f"{RESEARCH}.merged", _SEVERAL,
+        Reads.OTHER, "SpecInfer, Miao et al. 2024"),
+    DrafterEntry("bigram", "what most often follows a token, counted", f"{RESEARCH}.tables", _TABLES,
+        source=_LEVIATHAN + "3.6"),
+    DrafterEntry("model", "chains of a smaller model", f"{CORE}.draft_model", _MODEL, Reads.DRAFT),
+    DrafterEntry("model-tree", "trees of a smaller model that branch where it is unsure", f"{CORE}.draft_model", _TREES,
+        Reads.DRAFT),
+    DrafterEntry("hierarchical", "a smaller model whose drafts are drafted by the text", f"{RESEARCH}.hierarchical",
+        _TREES, Reads.OTHER, _LEVIATHAN + "6"),
+    DrafterEntry("combined", "suffix where the text repeats, head elsewhere", f"{CORE}.combined", _HEAD, Reads.DRAFT),
+    DrafterEntry("head", "trees of a layer that reads the target's hidden states", f"{CORE}.head.drafter", _HEAD,
+        Reads.DRAFT),
+    DrafterEntry("suffix", "what most often followed the end of the text before", f"{CORE}.suffix"),
+    DrafterEntry("ngram", "what most often followed the last one to three tokens", f"{RESEARCH}.ngram",
+        source='prompt lookup, akunu, "Speculative Decoding with N-grams"'),
+    DrafterEntry("copy", "what followed the last tokens when they occurred last", f"{RESEARCH}.ngram",
+        source=_LEVIATHAN + "3.6"),
+    DrafterEntry("random", "random tokens", f"{RESEARCH}.random_tokens", source=_LEVIATHAN + "3.6"),
+    DrafterEntry("unigram", "the most frequent tokens, counted", f"{RESEARCH}.tables", _TABLES,
+        source=_LEVIATHAN + "3.6"),
+    DrafterEntry("none", "nothing: every round is a plain one", f"{CORE}.none"),
+)  # fmt: skip
+DRAFTERS = {entry.name: entry for entry in _ENTRIES}
 """All drafters by name, best first: `auto` is the first whose condition is met."""
 
 
@@ -150,16 +114,11 @@ class PartKind(NamedTuple):
 
 _HEAD_NEEDS = "is a draft head, which needs"
 PARTS = (
-    PartKind(
-        "look_ahead",
-        "look-ahead.json",
-        f"{RESEARCH}.pass_drafter",
-        "load_look_ahead",
-        "has look-ahead embeddings, which need",
-    ),
+    PartKind("look_ahead", "look-ahead.json", f"{RESEARCH}.pass_drafter", "load_look_ahead",
+        "has look-ahead embeddings, which need"),
     PartKind("tables", "tables.json", f"{RESEARCH}.tables", "load_tables"),
     PartKind("head", "head.json", f"{CORE}.head.folder", "load_head", _HEAD_NEEDS),
-)
+)  # fmt: skip
 PUBLISHED = PartKind("head", "", f"{CORE}.published.load", "load_published", _HEAD_NEEDS)
 """Heads of other authors, which are found by their configuration."""
 

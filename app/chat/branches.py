@@ -25,7 +25,7 @@ def regenerate(requests: RequestManager, conversation: Conversation, prompt: Pro
     return requests.request_another(conversation, prompt, request, ())
 
 
-def go_on(
+def continue_reply(
     requests: RequestManager,
     conversation: Conversation,
     prompt: Prompt,

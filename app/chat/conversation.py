@@ -60,7 +60,7 @@ class Prompt(Node):
         return tuple(reply.row for reply in self.replies if reply.row is not None)
 
     @property
-    def counts(self) -> bool:
+    def in_context(self) -> bool:
         """Whether it is part of the model's context: it is not if its reply failed before the first token."""
         return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
 
@@ -172,7 +172,7 @@ class Conversation:
         """The messages for a reply to a new prompt at the end of the path, or after this number of its prompts."""
         messages = [Message("system", self.system)] if self.system else []
         for earlier in self.prompts[:prompts]:
-            if earlier.counts and earlier.reply is not None:
+            if earlier.in_context and earlier.reply is not None:
                 messages += [earlier.as_message, earlier.reply.as_message]
         return (*messages, Message("user", prompt))
 
@@ -188,7 +188,7 @@ class Conversation:
         reply = self.prompts[last].reply if self.prompts else None
         if reply is None or not reply.left_out:
             return frozenset()
-        counted = [prompt for prompt in self.prompts[:last] if prompt.counts]
+        counted = [prompt for prompt in self.prompts[:last] if prompt.in_context]
         first = 1 if self.system else 0
         return frozenset(prompt for number, prompt in enumerate(counted) if first + 2 * number in reply.left_out)
 

@@ -12,7 +12,8 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 
 from specchat.app.chat.conversation import Conversation, Prompt
-from specchat.app.chat.reply import Reply, Stage, furthest
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage, furthest
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Part, Source
 from specchat.app.storage.store import Chat

@@ -23,7 +23,8 @@ from specchat.app.chat.foreign_chats import (
     text_of,
     whole_chat,
 )
-from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.chat.titles import title_of
 from specchat.app.sanitize import escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
@@ -145,8 +146,8 @@ def read_chats(text: str) -> tuple[list[ImportedChat], list[str]]:
             chats.append(_chat(exported))
         except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
             title = exported.get("title") if isinstance(exported, dict) else None
-            named = f" ({title_of(title)})" if isinstance(title, str) and title else ""
-            problems.append(f"chat {number}{named} is left out: {_why(error)}")
+            which = f" ({title_of(title)})" if isinstance(title, str) and title else ""
+            problems.append(f"chat {number}{which} is left out: {_why(error)}")
     return chats, problems
 
 

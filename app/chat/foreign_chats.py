@@ -119,9 +119,9 @@ def _chatgpt_node(parent: str | None, message: Mapping[str, Any]) -> _Node:
     if kind == "code" and isinstance(content.get("text"), str):
         text = _fenced(content["text"], content.get("language"))
     files = [each.get("name") for each in about.get("attachments") or [] if "image/" not in str(each.get("mime_type"))]
-    named = [f"[file: {name}]" for name in files if role == "user" and isinstance(name, str)]
+    placeholders = [f"[file: {name}]" for name in files if role == "user" and isinstance(name, str)]
     text = _cited(text, about.get("content_references") or ()) if role == "assistant" else text
-    return _Node(parent, role, _joined([text, *named]), model)
+    return _Node(parent, role, _joined([text, *placeholders]), model)
 
 
 def _canvas(call: Any) -> str:
@@ -210,8 +210,8 @@ def _claude_node(parent: str | None, message: Mapping[str, Any]) -> _Node:
         if each["extracted_content"]
     )
     names = [each.get("file_name") for each in (*(message.get("files") or ()), *(attached if not said else ()))]
-    named = [f"[file: {name}]" for name in names if isinstance(name, str) and name]
-    text = _joined([said or message.get("text"), *named]) or ("[file]" if given else "")
+    placeholders = [f"[file: {name}]" for name in names if isinstance(name, str) and name]
+    text = _joined([said or message.get("text"), *placeholders]) or ("[file]" if given else "")
     return _Node(parent, "user" if message["sender"] == "human" else message["sender"], text, "", thinking, given)
 
 
@@ -300,5 +300,5 @@ def whole_chat(title: Any, messages: list[StoredMessage], system: str) -> Import
     """
     if not messages:
         raise ValueError("it has no messages")
-    named = title if isinstance(title, str) and title.strip() else title_of(messages[0].content)
-    return Chat(0, named, 0.0, system=system), messages
+    shown = title if isinstance(title, str) and title.strip() else title_of(messages[0].content)
+    return Chat(0, shown, 0.0, system=system), messages

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Stage
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
 from specchat.engine import create_text, make_folder

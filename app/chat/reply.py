@@ -2,58 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from specchat import engine
-from specchat.app.chat.parts import joined, parts_of
+from specchat.app.chat.parts import parts_of
+from specchat.app.chat.recorded_rounds import Recorded, RecordedRounds
 from specchat.app.chat.reply_figures import LONGEST_COURSE, Counts, ReplyFigures
-from specchat.app.chat.thinking import Thought
+from specchat.app.chat.reply_stage import RUNNING, Stage
 from specchat.app.chat.tree import Node
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.marked import Unmarked
 from specchat.app.sources.observed import observed_round, rounds_of_steps
 from specchat.app.sources.source import Part
-from specchat.engine import Message, MessagePart, PartKind, text_of
+from specchat.engine import Message, MessagePart
 
-T = TypeVar("T")
-ENDINGS: dict[engine.FinishReason, str] = {
-    engine.FinishReason.EOS: "complete", engine.FinishReason.STOP: "stop string",
-    engine.FinishReason.LENGTH: "token limit", engine.FinishReason.CONTEXT: "context full",
-    engine.FinishReason.REPEATS: "repeats itself", engine.FinishReason.CANCELLED: "stopped",
-    engine.FinishReason.ERROR: "failed",
-}  # fmt: skip
-"""Why a reply ended, in words."""
 CHOSEN = "chosen"
 """Drafter of a round whose token was chosen by the user or came with a text."""
-
-
-class Stage(StrEnum):
-    """Progress of a reply."""
-
-    WAITING = "waiting"
-    """Not yet admitted: the models are loading, or every slot is in use."""
-    READING = "reading"
-    """Prefill of its prompt."""
-    ANSWERING = "answering"
-    ENDED = "ended"
-    INTERRUPTED = "interrupted"
-    """Stored without an end: the program was killed while it was written."""
-
-
-_RUNNING = (Stage.ANSWERING, Stage.READING, Stage.WAITING)
-
-
-def furthest(stages: Iterable[Stage | None]) -> Stage | None:
-    """The furthest stage of running replies; None if none is running."""
-    found = set(stages)
-    return next((stage for stage in _RUNNING if stage in found), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,37 +35,9 @@ class Computed:
     """Why they could not be computed, or a caveat; may be empty."""
 
 
-class Recorded(Generic[T]):
-    """An attribute that follows from the rounds of a reply; the first access reads the rounds of a stored reply."""
+class Reply(Node, RecordedRounds):
+    """The reply to one request. Its speedup is measured against the plain rounds of `baseline`, by default its own."""
 
-    def __set_name__(self, owner: type[Reply], name: str) -> None:
-        self._name = name
-
-    def __get__(self, reply: Reply, owner: type[Reply]) -> T:
-        reply.load()
-        value: T = reply.__dict__[self._name]
-        return value
-
-    def __set__(self, reply: Reply, value: T) -> None:
-        reply.__dict__[self._name] = value
-
-
-class Reply(Node):
-    """The reply to one request. Its speedup is measured against the plain rounds of `baseline`, by default its own.
-
-    Tokens are numbered from 0 through all rounds: in a round the drafted ones, then the last one.
-    """
-
-    rounds = Recorded[list[engine.Round]]()
-    """The rounds so far."""
-    starts = Recorded[list[int]]()
-    """Number of the first token of each round."""
-    tokens = Recorded[int]()
-    """Number of drafted or emitted tokens."""
-    given = Recorded[int]()
-    """How many of the rounds it started with: taken over from another reply, or chosen. No figure counts them."""
-    thought = Recorded[Thought]()
-    """The thinking at its start."""
     figures = Recorded[ReplyFigures]()
     """The figures to draw: a snapshot of the last call of `take_figures`."""
     measured = Recorded["engine.Measured | None"]()
@@ -121,8 +62,6 @@ class Reply(Node):
         self.stage = Stage.WAITING
         self.prefilled = (0, 0)
         """Prompt tokens in the cache, and their total."""
-        self._said: list[MessagePart] = []
-        """Its parts, of which several of the same kind may follow each other."""
         self.tail = ""
         """Answer that came with the end, or all of the answer of a reply whose rounds are unknown."""
         self.held = False
@@ -142,9 +81,7 @@ class Reply(Node):
         """Whether it is compared with the reply of another lane: its speedup is the ratio of their times."""
         self.computed: dict[int, Computed] = {}
         """Top-k lists that were computed after the end, by the number of the token."""
-        self.carried = 0
-        """Tokens of the rounds that were taken over."""
-        self.told, self.given, self.left_out, self.sampling, self.measured = False, 0, (), None, None
+        self.told, self.left_out, self.sampling, self.measured = False, (), None, None
         self._admitted: engine.Admitted | None = None
         self._unmarked: Unmarked | None = None
         """Takes marks around the thinking out of the text, in records of earlier versions."""
@@ -152,9 +89,6 @@ class Reply(Node):
         self._forget_rounds()
         self._counts = Counts(self._baseline)
         self.figures = self._snapshot()
-
-    def _forget_rounds(self) -> None:
-        self.rounds, self.starts, self.tokens, self.thought, self._said = [], [], 0, Thought(), []
 
     @classmethod
     def stored(cls, parts: Iterable[MessagePart], reason: str | None, read: Callable[[], Sequence[str]]) -> Self:
@@ -188,7 +122,7 @@ class Reply(Node):
                 self.add(engine.from_json(line))
         if (self.text, self.thinking) != said:
             self._forget_rounds()
-            self._counts, self.measured, self.given = Counts(self._baseline), None, 0
+            self._counts, self.measured = Counts(self._baseline), None
             self._said, self.tail = stored, said[0]
         if self.stage is not Stage.ENDED:
             self.stage, self.reason = stage, reason
@@ -196,40 +130,9 @@ class Reply(Node):
         self.figures = self._snapshot()
 
     @property
-    def own_rounds(self) -> list[engine.Round]:
-        """The rounds of its request, without the ones that it started with."""
-        return self.rounds[self.given :]
-
-    @property
-    def emitted(self) -> tuple[int, ...]:
-        """Token ids of the reply so far; empty if its rounds are unknown."""
-        return tuple(token for record in self.rounds for token in record.emitted)
-
-    @property
     def metrics(self) -> engine.Metrics:
         """Figures of `own_rounds`."""
         return self._counts.metrics
-
-    @property
-    def parts(self) -> list[MessagePart]:
-        """Its text and its thinking so far, in order."""
-        self._said = list(joined(self._said))
-        return self._said
-
-    @property
-    def text(self) -> str:
-        """The answer so far."""
-        return text_of(self.parts, PartKind.TEXT)
-
-    @property
-    def thinking(self) -> str:
-        """The thinking so far."""
-        return text_of(self.parts, PartKind.THINKING).strip()
-
-    @property
-    def has_text(self) -> bool:
-        """Whether there is any text, be it thinking."""
-        return any(part.text for part in self._said)
 
     @property
     def as_message(self) -> Message:
@@ -251,34 +154,12 @@ class Reply(Node):
     @property
     def running(self) -> bool:
         """Whether more rounds may follow."""
-        return self.stage in _RUNNING
+        return self.stage in RUNNING
 
     def take_figures(self) -> None:
         """Update `figures`; done automatically when the reply ends."""
         if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
             self.figures = self._snapshot()
-
-    def round_of(self, token: int) -> int:
-        """The index of the round with this token."""
-        return bisect_right(self.starts, token) - 1
-
-    def token(self, number: int) -> tuple[engine.Round, engine.Token]:
-        """A token by its number, and its round.
-
-        Raises:
-            IndexError: there is no such token.
-        """
-        if not 0 <= number < self.tokens:
-            raise IndexError(number)
-        index = self.round_of(number)
-        record = self.rounds[index]
-        return record, list(record.tokens())[number - self.starts[index]]
-
-    def carry(self, rounds: Iterable[engine.Round]) -> None:
-        """Start with the rounds of another reply; its own request continues them."""
-        for record in rounds:
-            self._append(record)
-        self.given, self.carried = len(self.rounds), len(self.emitted)
 
     def add(self, record: engine.Record | engine.Measured) -> None:
         """Add an event of this reply's request; other records are ignored."""
@@ -346,17 +227,10 @@ class Reply(Node):
             self.metrics.add(self._admitted)
         for record in given:
             self._append(record)
+        self.given = len(given)
         for record in told:
             self._append(record, own=True)
             self.metrics.add(record)
-
-    def _append(self, record: engine.Round, *, own: bool = False) -> None:
-        first = self.tokens
-        self.thought.add(record, first, own=own)
-        self.rounds.append(record)
-        self.starts.append(first)
-        self.tokens = first + len(record.drafted) + (record.last is not None)
-        self._said += parts_of(record)
 
     def _end(self, reason: engine.FinishReason, message: str) -> None:
         self.stage, self.stepping, self.reason, self.message = Stage.ENDED, None, reason, message
@@ -377,7 +251,7 @@ class Reply(Node):
         )
 
 
-def ran_together(one: Reply, other: Reply) -> bool:
+def shared_a_batch(one: Reply, other: Reply) -> bool:
     """Whether two replies had a round in the same batch, and so exactly the same verification time."""
     ours, theirs = ({r.verify_s for r in reply.own_rounds if r.rows > 1} for reply in (one, other))
     return not ours.isdisjoint(theirs)

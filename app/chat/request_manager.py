@@ -15,7 +15,8 @@ from specchat.app.chat.archive import Archive, NoArchive
 from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.delivery import ActiveConversations, Arrivals, RunningReplies
 from specchat.app.chat.questions import Questions
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.chat.tray import Unsent
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Source

@@ -21,10 +21,10 @@ class ThoughtFigures:
     tested: tuple[int, int]
     """Tested drafted tokens inside and outside the thinking."""
 
-    def words(self, *, going_on: bool) -> str:
+    def words(self, *, running: bool) -> str:
         """Number of tokens and duration, in words."""
         tokens = "1 token" if self.tokens == 1 else f"{self.tokens} tokens"
-        return f"{'thinking' if going_on else 'thought'} · {tokens} · {self.seconds:.1f} s"
+        return f"{'thinking' if running else 'thought'} · {tokens} · {self.seconds:.1f} s"
 
 
 class Thought:

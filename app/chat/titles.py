@@ -43,9 +43,9 @@ def written_title(text: str, prompt: str, answer: str, *, complete: bool) -> str
         title = title if colon else ""
     said, words = f"{prompt} {answer}".casefold(), [word.strip(",;:!?'’") for word in title.casefold().split()]
     # Words of languages without spaces are longer than what they share with the exchange.
-    named = any((word[:4] if word.isascii() else word[:2]) in said for word in words if len(word) > 3 or word > "\x7f")
+    fits = any((word[:4] if word.isascii() else word[:2]) in said for word in words if len(word) > 3 or word > "\x7f")
     repeats = title.casefold() in " ".join(prompt.casefold().split()) or title in TITLE_PROMPT
-    usable = named and not repeats and len(words) <= MOST_WORDS and len(title) <= TITLE_LENGTH
+    usable = fits and not repeats and len(words) <= MOST_WORDS and len(title) <= TITLE_LENGTH
     return title if usable and not re.search(r"[<>{}|\[\]]|\.$", title) else ""
 
 

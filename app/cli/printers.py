@@ -38,7 +38,7 @@ class ThoughtLine:
         self._tokens += len(record.drafted) + (record.last is not None)
         figures = self._thought.figures()
         if figures is not None and self._thought.running:
-            self._line.say(figures.words(going_on=True))
+            self._line.say(figures.words(running=True))
         elif figures is not None:
             self.end()
 
@@ -50,7 +50,7 @@ class ThoughtLine:
         self._open = False
         self._line.clear()
         if opened and sys.stderr.isatty():
-            print(f"{_DIM}{figures.words(going_on=False)}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
+            print(f"{_DIM}{figures.words(running=False)}{_NOT_DIM}", file=unescaped(sys.stderr), flush=True)
 
 
 class PlainPrinter:
@@ -150,7 +150,7 @@ class ColourPrinter(PlainPrinter):
         """Print the text that was held back, and on stderr how the reply ended and its figures."""
         super().finish(event)
         self._reply.add(event)
-        from specchat.app.chat.reply import ENDINGS
+        from specchat.app.chat.reply_stage import ENDINGS
         from specchat.app.ui.rendering.figures import summary
 
         figures = summary(self._reply.figures)

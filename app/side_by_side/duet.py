@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from specchat.app.chat import branches
 from specchat.app.chat.archive import Archive
-from specchat.app.chat.branches import regenerate
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Reply, Stage, furthest
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage, furthest
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.errors import UsageError
 from specchat.app.settings.settings import Settings
@@ -126,12 +127,12 @@ class Duet:
         self.waiting.append(prompt)
         self._next()
 
-    def again(self) -> None:
+    def regenerate(self) -> None:
         """Request the last replies once more, to see the spread of the figures; the earlier replies are kept."""
         if self.done and not self.waiting and not self.lanes[0].source.asking:
             self._begin()
             for lane in self.lanes:
-                regenerate(lane.requests, lane.conversation, lane.conversation.prompts[-1], lane.settings)
+                branches.regenerate(lane.requests, lane.conversation, lane.conversation.prompts[-1], lane.settings)
 
     def stop(self) -> list[str]:
         """End both replies, keeping their texts, and take waiting prompts back."""

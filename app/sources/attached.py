@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Self
 
 from specchat import engine
-from specchat.app.sources.servers.connection import LOST, SILENCE_S, Connection, Line, chunks, complaint, words
+from specchat.app.sources.servers.connection import LOST, SILENCE_S, Connection, Socket, chunks, complaint, words
 from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
 from specchat.app.sources.source import Source
 
@@ -214,8 +214,8 @@ class AttachedEngine(Source):
             return
         tokens = characters = 0
         with ExitStack() as stack:
-            with stream.line.limited(SILENCE_S):
-                reply = stack.enter_context(self._connection.open("POST", call.path, call.body, stream.line))
+            with stream.socket.limited(SILENCE_S):
+                reply = stack.enter_context(self._connection.open(call.path, call.body, stream.socket))
             stream.begin()
             if reply.status_code != 200:
                 raise engine.EngineError(complaint(self._connection.read(reply), reply.status_code))
@@ -240,7 +240,7 @@ class _Stream:
         self.at = 0.0
         """Time of the last event."""
         self.left = False
-        self.line = Line()
+        self.socket = Socket()
         self._begun = False
         self._ended = False
         self._lock = threading.Lock()
@@ -261,5 +261,5 @@ class _Stream:
         """Stop reading. Returns whether the server had begun to answer, so that received chunks are still read."""
         with self._lock:
             self.left = True
-            self.line.cut()
+            self.socket.cut()
             return self._begun

@@ -236,8 +236,8 @@ class Store:
         with self._file.write() as db:
             for part in parts:
                 text = storable(part.text)
-                grown = f"UPDATE parts SET text = text || ? WHERE kind = ? AND id = ({last})"
-                if not db.execute(grown, (text, part.kind, message_id)).rowcount:
+                continued = f"UPDATE parts SET text = text || ? WHERE kind = ? AND id = ({last})"
+                if not db.execute(continued, (text, part.kind, message_id)).rowcount:
                     new = "INSERT INTO parts (message_id, kind, text) VALUES (?, ?, ?)"
                     db.execute(new, (message_id, part.kind, text))
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from textual.message_pump import MessagePump
 from textual.timer import Timer
 
-from specchat.app.chat.reply import Stage
+from specchat.app.chat.reply_stage import Stage
 from specchat.engine import Record, usable_cores
 
 

@@ -172,7 +172,12 @@ class Draft:
             raise ValueError(f"it drafted {len(self.tokens)} tokens for a tree of {size}")
         if not isinstance(self.tokens, Tensor) and not all(0 <= token < vocabulary for token in self.tokens):
             raise ValueError(f"it drafted a token that is none of the {vocabulary} of the target")
-        if self.q is None or self.q.device.type != "cpu":
+        if self.q is None:
+            return
+        width = vocabulary if self.support is None else len(self.support.tokens)
+        if self.q.dtype != torch.float32 or self.q.shape[-1] != width or len(self.q) < self.tree.inner:
+            raise ValueError(f"its probabilities q are none of {width} tokens in float32 for each of its nodes")
+        if self.q.device.type != "cpu":
             return
         used = self.q if self.tree.tests is not None else self.q[: self.tree.inner]
         sums = used.sum(-1)

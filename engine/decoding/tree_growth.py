@@ -62,11 +62,6 @@ Expand = Callable[[list[TreePlace], list[int]], Scores]
 neighbours."""
 
 
-def may_branch(row: SequenceState) -> bool:
-    """Whether a row's draft may be a tree: not with lenience, which is for chains."""
-    return row.request.sampling.lossless
-
-
 @lru_cache
 def fixed_budget(required: int = 0) -> Budget:
     """A budget of fixed prices, about the prices of quantised weights on a CPU, for rows that may not learn them.

@@ -17,7 +17,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder, draft_by_kind
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, chain
-from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, Growth, by_kernels, by_torch, grow, may_branch
+from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, Growth, by_kernels, by_torch, grow
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
@@ -78,7 +78,7 @@ class ModelDrafter(Drafter):
         self._cache.admit(row)
         if not self._drafts_trees:
             return RowProfile()
-        if self._branches and may_branch(row):
+        if self._branches and row.request.sampling.lossless:
             return RowProfile(grows=True)
         return RowProfile(lambda gamma: (chain_buckets(gamma, _FIRST, _LATER), chain(gamma)))
 
@@ -95,7 +95,7 @@ class ModelDrafter(Drafter):
         return draft_by_kind(orders, self._grows, self._draft)
 
     def _grows(self, order: RowOrder) -> bool:
-        return self._drafts_trees and self._branches and may_branch(order.row)
+        return self._drafts_trees and self._branches and order.row.request.sampling.lossless
 
     def _draft(self, growing: bool, orders: Sequence[RowOrder]) -> list[Draft]:
         return self._trees(orders) if growing else self._chains(orders)

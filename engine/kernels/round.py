@@ -101,10 +101,11 @@ class RoundRows:
             i: index of the row.
             drafted: [K]
             parents: [K], the node before each.
-            q: [nodes, V'], float32, contiguous: distributions of each node's children; None if they were not drawn.
+            q: [nodes, V'], float32: distributions of each node's children; None if they were not drawn.
             fields: others of `sk_row`.
         """
         row, count, first = self.rows[i], len(drafted), 3 * self.most * i
+        q = None if q is None else q.contiguous()
         for name, value in fields.items():
             setattr(row, name, value)
         row.count, row.q = count, None if q is None else q.data_ptr()

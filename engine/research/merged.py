@@ -21,7 +21,6 @@ from specchat.engine.cache.prefix_tree import common_prefix
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Source, draft_by_kind
 from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import LONGEST, Candidate, Tree, chain
-from specchat.engine.decoding.tree_growth import may_branch
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import CHAINS, Member, ModelDrafter, chain_buckets, members
 from specchat.engine.request import MAX_GAMMA
@@ -164,7 +163,7 @@ class MergedDrafter(Drafter):
 
     def _grows(self, row: SequenceState) -> bool:
         """Whether its chains are merged: then it decides itself for how many positions it drafts."""
-        return self._branches and may_branch(row)
+        return self._branches and row.request.sampling.lossless
 
     def _of(self, row: SequenceState) -> Sequence[Member]:
         """The draft models that draft for a row."""

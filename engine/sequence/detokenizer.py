@@ -151,7 +151,7 @@ class Detokenizer:
         if ends:
             self.stopped = True
             return text[: min(ends)]
-        keep = overlap(text, self.stops)
+        keep = overlap(text, self.stops) if self.stops else 0
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 

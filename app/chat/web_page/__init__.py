@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import drawn_text, resolve_rounds
 from specchat.app.sources.player import IDLE_S, schedule

@@ -35,7 +35,7 @@ LOST = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError, Runtim
 """Raised by a connection that breaks, is closed, or cannot look its host up."""
 
 
-class Line:
+class Socket:
     """The socket of one request, which other threads can cut."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Line:
 
     @contextmanager
     def limited(self, seconds: float) -> Iterator[None]:
-        """Context manager: the line is cut after this time.
+        """Context manager: the socket is shut down after this time.
 
         Raises:
             TimeoutError: it was.
@@ -145,8 +145,8 @@ class Connection:
 
     def _answer(self, path: str, body: Mapping[str, Any] | None) -> tuple[int, bytes]:
         """Status and body of a whole answer; errors as for `ask`, and connection errors (`LOST`)."""
-        line = Line()
-        with line.limited(CONNECT_S), self.open("GET" if body is None else "POST", path, body, line) as reply:
+        connected = Socket()
+        with connected.limited(CONNECT_S), self.open(path, body, connected) as reply:
             data = self.read(reply)
         if reply.status_code in REFUSED:
             said = complaint(data, reply.status_code)
@@ -154,13 +154,14 @@ class Connection:
         return reply.status_code, data
 
     @contextmanager
-    def open(self, method: str, path: str, body: Mapping[str, Any] | None, line: Line) -> Iterator[httpx2.Response]:
-        """Context manager: the answer to a request, whose body has not been read.
+    def open(self, path: str, body: Mapping[str, Any] | None, connected: Socket) -> Iterator[httpx2.Response]:
+        """Context manager: the answer to a GET, or to a POST of a body, which is not read yet.
 
         Raises:
             EngineError: it is compressed, so that few bytes could become many.
         """
-        with self._http.stream(method, path, json=body, extensions={"trace": line.trace}) as reply:
+        method = "GET" if body is None else "POST"
+        with self._http.stream(method, path, json=body, extensions={"trace": connected.trace}) as reply:
             if reply.headers.get("content-encoding", "identity").lower() != "identity":
                 raise EngineError(f"{self.url} compresses its answers without being asked to: turn that off there")
             yield reply

@@ -100,7 +100,7 @@ class ChatActions(ActionGroup):
             return
         for chat_id, conversation in list(self._untitled.items()):
             chat = conversation.chat
-            if chat is not None and chat.title == conversation.first_words and conversation.prompts[0].counts:
+            if chat is not None and chat.title == conversation.first_words and conversation.prompts[0].in_context:
                 branches.entitle(self._scope.requests, conversation, partial(self._take_title, chat))
                 return
             del self._untitled[chat_id]

@@ -166,7 +166,7 @@ class MessageActions(ActionGroup):
         if not reply.has_text:
             raise UnavailableError("the reply has no text to continue: r in the list of messages regenerates it")
         rounds, text = continued(reply)
-        started = branches.go_on(
+        started = branches.continue_reply(
             *(self._scope.requests, self._scope.conversation, prompt, rounds),
             text=text,
             stop_repeats=reply.reason is not FinishReason.REPEATS,
@@ -230,7 +230,9 @@ class MessageActions(ActionGroup):
 
     def _take(self, prompt: Prompt, fork: TokenFork, alternative: Alternative) -> None:
         self._started(
-            branches.go_on(self._scope.requests, self._scope.conversation, prompt, fork.rounds, alternative.ids)
+            branches.continue_reply(
+                self._scope.requests, self._scope.conversation, prompt, fork.rounds, alternative.ids
+            )
         )
         place = f"reply {len(prompt.replies)} of {len(prompt.replies)}"
         self._scope.say(f"{place} continues from “{shown(alternative.text)}” · /candidates shows all of them")

@@ -9,8 +9,9 @@ from rich.cells import cell_len
 from rich.segment import Segment
 from textual.strip import Strip
 
-from specchat.app.chat.reply import CHOSEN, Reply, Stage
+from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.chat.reply_figures import ReplyFigures
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.settings.settings import FOLD, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.source import Part

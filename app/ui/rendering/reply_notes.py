@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from rich.segment import Segment
 from rich.style import Style
 
-from specchat.app.chat.reply import ENDINGS, Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
@@ -84,7 +85,7 @@ def thought_title(reply: Reply, *, opened: bool) -> str:
     if figures is None:
         return ""
     running = reply.thought.running and reply.stage is Stage.ANSWERING
-    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(going_on=running)}"
+    return f"{OPEN_SIGN if opened else FOLDED_SIGN} {figures.words(running=running)}"
 
 
 def _links(reply: Reply, *, forkable: bool) -> tuple[tuple[str, str], ...]:

@@ -14,7 +14,8 @@ from textual.style import Style
 from textual.widgets import Static
 
 from specchat.app.chat.conversation import Conversation, Prompt
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.chat.request_manager import RequestManager
 from specchat.app.ui.keys import registered
 from specchat.app.ui.pump import Pace

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from specchat.app.chat import branches
-from specchat.app.chat.reply import Reply, ran_together
+from specchat.app.chat.reply import Reply, shared_a_batch
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import detail_of
 from specchat.app.ui.screens.chat_layout import ChatBase
@@ -184,7 +184,7 @@ class Inspection:
         if shown not in self._lanes:
             own = self._transcript.conversation.replies
             # Replies that are not loaded yet are far above the visible ones.
-            near = [reply for reply in own if reply is shown or (reply.loaded and ran_together(reply, shown))]
+            near = [reply for reply in own if reply is shown or (reply.loaded and shared_a_batch(reply, shown))]
             self._lanes = near or [shown]
             self._own, self._names = len(self._lanes), {}
         every = (reply for _, reply in self._requests.replies.values())

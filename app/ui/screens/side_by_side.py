@@ -148,7 +148,7 @@ class SideScreen(SubScreen[Conversation | None]):
 
     def action_again(self) -> None:
         """Send the same prompt again to both lanes."""
-        self.duet.again()
+        self.duet.regenerate()
         self.pump.run()
 
     def action_go_on(self, side: int) -> None:

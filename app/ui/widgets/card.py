@@ -12,7 +12,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.style import Style as VisualStyle
 
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import cut, meter, one_line

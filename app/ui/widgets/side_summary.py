@@ -14,7 +14,8 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Static
 
-from specchat.app.chat.reply import Reply, Stage
+from specchat.app.chat.reply import Reply
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.side_by_side.lanes import OWN_STREAM
 from specchat.app.ui.rendering.figures import NOTHING, accepted_share, counted, percent, rate, times

@@ -19,7 +19,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, HeadRecipe, Recipe, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
-from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, may_branch
+from specchat.engine.decoding.tree_growth import EXPECTED, GRADES
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
@@ -276,11 +276,11 @@ class HeadDrafter(Drafter):
 
     def _grows(self, row: SequenceState) -> bool:
         """Whether its tree grows: not with lenience."""
-        return self.recipe is not None and may_branch(row)
+        return self.recipe is not None and row.request.sampling.lossless
 
     def _tree_for(self, row: SequenceState, gamma: int) -> Tree | None:
         """The tree to draft for a row; None for a chain: if γ is large, or the row's acceptance allows no branches."""
-        branches = self._branches and may_branch(row) and 0 < gamma <= LONGEST
+        branches = self._branches and row.request.sampling.lossless and 0 < gamma <= LONGEST
         return tree_of(gamma) if branches else None
 
 

@@ -20,7 +20,7 @@ from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_o
 from specchat.engine.drafters.head.network import Norm, rotate
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.eagle_shape import EagleShape, read_shape
-from specchat.engine.drafters.published.weights import read_vocabulary
+from specchat.engine.drafters.published.weights import fill, read_vocabulary
 from specchat.engine.models.packed.load import Model
 
 
@@ -139,17 +139,16 @@ class _Layer(nn.Module):
         self.post_attention_layernorm = Norm(d, shape.epsilon)
 
 
-def network_of(
-    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
-) -> tuple[EagleHead, Tensor, str, str]:
-    """A head without weights, its vocabulary [V'], and the prefixes of published and of the network's names.
+def read_head(config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model) -> tuple[LayeredHead, Tensor]:
+    """A head from its config.json and tensors, and its vocabulary [V'].
 
     Raises:
-        UnfitError: the head is of an unknown kind, or was made for another target.
+        UnfitError: the head is of an unknown kind, was made for another target, or lacks something.
     """
     shape = read_shape(config, tuple(tensors), target)
     vocabulary = read_vocabulary(shape.draft_vocabulary, shape.vocabulary, tensors)
     taps, frequencies = shape.taps(target.layers), shape.frequencies()
     with torch.device("meta"):
         head = EagleHead(shape, taps, frequencies)
-    return head, vocabulary, shape.prefix, "layer."
+    fill(head, tensors, shape.prefix, "layer.")
+    return head, vocabulary

@@ -10,7 +10,7 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.published import eagle, medusa
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
-from specchat.engine.drafters.published.weights import fill, head_errors, read_tensors, require
+from specchat.engine.drafters.published.weights import head_errors, read_tensors, require
 from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.families import families
 from specchat.engine.models.packed.load import Model
@@ -44,7 +44,7 @@ def read_published(folder: Path, target: Model) -> tuple[LayeredHead, Tensor]:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
     config = read_json(folder / CONFIG)
-    network_of = medusa.network_of if MEDUSA in config else eagle.network_of
+    read = medusa.read_heads if MEDUSA in config else eagle.read_head
     with head_errors(folder):
         tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}
         require(
@@ -52,6 +52,4 @@ def read_published(folder: Path, target: Model) -> tuple[LayeredHead, Tensor]:
             f"was made for {config.get(TARGET, 'another target')}, with other weights than {target.name} has: choose "
             "the head of this target",
         )
-        head, vocabulary, published, ours = network_of(config, tensors, target)
-        fill(head, tensors, published, ours)
-    return head, vocabulary
+        return read(config, tensors, target)

@@ -16,7 +16,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
 from specchat.engine.drafters.part_folder import PartFolder, stored_weights
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
-from specchat.engine.drafters.published.weights import TO_TARGET, hidden_size, read_vocabulary, require
+from specchat.engine.drafters.published.weights import TO_TARGET, fill, hidden_size, read_vocabulary, require
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.load import Model
 
@@ -110,10 +110,8 @@ class MedusaLayer(HeadLayer):
         return logits.expand(-1, outcome.shape[1], -1)
 
 
-def network_of(
-    config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model
-) -> tuple[MedusaHeads, Tensor, str, str]:
-    """Heads without weights, their vocabulary [V'], and the prefixes of published and of the network's names.
+def read_heads(config: Mapping[str, Any], tensors: dict[str, Tensor], target: Model) -> tuple[LayeredHead, Tensor]:
+    """Heads from their config.json and tensors, and their vocabulary [V'].
 
     Raises:
         UnfitError: there are no Medusa heads, or they do not fit the target.
@@ -121,14 +119,13 @@ def network_of(
     blocks = {name.split(".")[1] for name in tensors if name.endswith(".linear.weight")}
     heads = {name.split(".")[0] for name in tensors if name.split(".")[0].isdigit()}
     require(heads, "has no Medusa heads (0.0.linear.weight): fetch it again")
-    size = config.get("draft_vocab_size")
-    shared = bool(config.get(SHARED_OUTPUT, False))
-    vocabulary = read_vocabulary(target.vocab_size if size is None else int(size), target.vocab_size, tensors)
+    count, size = target.vocab_size, config.get("draft_vocab_size")
+    vocabulary = read_vocabulary(count if size is None else int(size), count, tensors)
+    sizes = len(heads), len(blocks), hidden_size(target), len(vocabulary), target.layers
     with torch.device("meta"):
-        network = MedusaHeads(
-            len(heads), len(blocks), hidden_size(target), len(vocabulary), target.layers, shared=shared
-        )
-    return network, vocabulary, "", "heads."
+        network = MedusaHeads(*sizes, shared=bool(config.get(SHARED_OUTPUT, False)))
+    fill(network, tensors, "", "heads.")
+    return network, vocabulary
 
 
 def save_medusa(folder: Path, network: MedusaHeads, vocabulary: Tensor, about: Mapping[str, Any]) -> None:

@@ -80,7 +80,7 @@ def test_our_server_agrees(duet_of: Callable[..., Duet], model: Path, tmp_path_f
         assert duet.lanes[1].tally.seconds > 0
         assert (duet.same_target, duet.comparable, duet.comparison.predicted) == (False, False, None)
         assert server_texts((left, right), greedy=True, same_prompt=True)[1] is True
-        duet.again()
+        duet.regenerate()
         wait(duet, lambda: duet.done and duet.lanes[1].reply is not right)
         assert len(duet.runs) == 2
 

@@ -43,7 +43,7 @@ def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path])
     duet = live_duet(Settings(target=str(model), dtype="float32", max_tokens=2, top_k=5), SideOptions())
     duet.connect(NoArchive())
     replies = [*ask(duet, "the")]
-    duet.again()
+    duet.regenerate()
     wait(duet, lambda: duet.done and duet.lanes[1].reply is not replies[1])
     left, right, *again = [reply.sampling for reply in (*replies, *(lane.reply for lane in duet.lanes))]
     duet.end()

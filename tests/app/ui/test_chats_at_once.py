@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.reply import Stage as ReplyStage
+from specchat.app.chat.reply_stage import Stage as ReplyStage
 from specchat.app.chat.request_manager import Session
 from specchat.app.chat.titles import title_of, written_title
 from specchat.app.storage.store import Store

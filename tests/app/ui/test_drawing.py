@@ -13,7 +13,7 @@ from textual._compositor import ChopsUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from specchat.app.chat.reply import Stage
+from specchat.app.chat.reply_stage import Stage
 from specchat.app.ui.event_loop import BusySelector
 from specchat.app.ui.pump import FRAME_S, SHARE, SLOWEST_S, FrameBudget
 from specchat.app.ui.textual_internals import NarrowCompositor

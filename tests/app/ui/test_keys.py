@@ -8,7 +8,7 @@ from textual.events import Key, MouseScrollUp
 from textual.widgets import Input
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.reply import Stage as ReplyStage
+from specchat.app.chat.reply_stage import Stage as ReplyStage
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.help import HelpScreen, KeysScreen

@@ -109,6 +109,11 @@ def replies(engine: Engine) -> tuple[list[Event], list[Event]]:
             f"it drafted a token that is none of the {VOCABULARY} of the target",
             id="an unknown token",
         ),
+        pytest.param(
+            lambda _, draft: replace(draft, q=torch.full((1, 5), 0.2)),
+            f"its probabilities q are none of {VOCABULARY} tokens in float32 for each of its nodes",
+            id="q of another vocabulary",
+        ),
         pytest.param(with_q(1.5), "its probabilities q do not add up to 1", id="q that is no distribution"),
     ],
 )
