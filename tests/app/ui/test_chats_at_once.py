@@ -259,7 +259,7 @@ async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> 
         await stage.press(pilot, "home", "enter")
         first, second = stage.app.chat_screen.conversation.prompts
         assert first.reply.text
-        assert second.prompt == FOLLOW_UP
+        assert second.text == FOLLOW_UP
         assert second.reply.stage is ReplyStage.INTERRUPTED
 
 

@@ -27,16 +27,14 @@ def gguf(tiny_model: Callable[..., Path], tmp_path: Path) -> Path:
     return write_tiny_gguf(tiny_model(), tmp_path / "tiny q4.gguf")
 
 
-def test_a_folder_is_itself(tiny_model: Callable[..., Path], store: ModelStore) -> None:
-    folder = tiny_model()
-    assert resolve(str(folder), store, untouched).folder() == folder
-    assert not store.folder.exists()
-
-
-def test_a_folder_at_home(tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_itself(
+    tiny_model: Callable[..., Path], store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tiny_model()
     monkeypatch.setenv("HOME", str(folder.parent))
-    assert resolve(f"~/{folder.name}", store, untouched).folder() == folder
+    for name in (str(folder), f"~/{folder.name}"):
+        assert resolve(name, store, untouched).folder() == folder
+    assert not store.folder.exists()
 
 
 def test_a_gguf_file_is_converted_once(gguf: Path, store: ModelStore) -> None:
