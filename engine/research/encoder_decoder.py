@@ -156,8 +156,8 @@ class EncoderDecoderBackend(TensorBackend):
         bias = self._bias(positions.maximum(first), known, first, tree)
         of_source = torch.arange(longest, device=self.device) <= first
         visible = None if min(lengths) == longest else of_source[:, None, None]
-        together = list(slots) == list(range(slots[0], slots[0] + len(slots)))
-        read = slice(slots[0], slots[-1] + 1) if together else rows
+        contiguous = list(slots) == list(range(slots[0], slots[0] + len(slots)))
+        read = slice(slots[0], slots[-1] + 1) if contiguous else rows
 
         def kept(stored: Tensor, new: Tensor) -> Tensor:
             stored[rows[:, None], :, written] = new.transpose(1, 2)

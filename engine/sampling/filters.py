@@ -182,9 +182,9 @@ def mass_threshold(values: Tensor, weights: Tensor, enough: Tensor) -> Tensor:
     high = (keys >> _HALF) + _BINS // 2
     first, left = _bin_of(high, weights, enough)
     inside = high == first
-    # Numbers outside weigh nothing; apart from each other they do not wait for one counter.
-    apart = torch.arange(keys.shape[-1], device=keys.device) % _BINS
-    last, _ = _bin_of(torch.where(inside, keys & (_BINS - 1), apart), weights * inside, left)
+    # Numbers outside weigh nothing; in different bins they do not wait for one counter.
+    any_bin = torch.arange(keys.shape[-1], device=keys.device) % _BINS
+    last, _ = _bin_of(torch.where(inside, keys & (_BINS - 1), any_bin), weights * inside, left)
     return _ordered(((first - _BINS // 2 << _HALF) | last).int()).view(torch.float32)
 
 

@@ -178,20 +178,20 @@ class Scheduler:
             ragged: whether passes need no padding.
         """
         reuse(rows[0])
-        together, later, saved = [rows[0]], [], 0
+        batch, later, saved = [rows[0]], [], 0
 
         def add(row: SequenceState) -> None:
             reuse(row)
-            reading = [each for each in (*together, row) if _left(each)]
+            reading = [each for each in (*batch, row) if _left(each)]
             lefts = [_left(each) if each is not rows[0] else min(chunk, _left(each)) for each in reading]
             width = max(lefts, default=0)
             padded = width * len(lefts)
             fits = sum(lefts) <= chunk and padded <= _PADDING * chunk if ragged else padded <= chunk
             if not _left(row) or (fits and max(each.cached for each in reading) + width <= room):
-                together.append(row)
+                batch.append(row)
 
         for row in rows[1:]:
-            shared = max(_shared_unread(other, row) for other in together) if self._prefixes else 0
+            shared = max(_shared_unread(other, row) for other in batch) if self._prefixes else 0
             if shared:
                 later.append(row)
                 saved += shared
@@ -200,7 +200,7 @@ class Scheduler:
         if _PASS_SHARE * saved < chunk:
             for row in later:
                 add(row)
-        return [row for row in together if not row.waits]  # `reuse` may have found no blocks
+        return [row for row in batch if not row.waits]  # `reuse` may have found no blocks
 
 
 def _left(row: SequenceState) -> int:

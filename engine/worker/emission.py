@@ -9,7 +9,7 @@ from threading import Event, Thread
 
 Work = Callable[[], None]
 """Makes and emits the records of a round."""
-_TOGETHER, TOGETHER_S = 8, 0.024
+_MOST_HELD, MOST_HELD_S = 8, 0.024
 """Rounds whose records are made together, and seconds of rounds, if that is less. After each short pass, the code that
 makes them would have to be read from memory again: records of some rounds take hardly longer than one."""
 
@@ -39,7 +39,7 @@ class Emission:
     def put(self, work: Work, seconds: float = inf) -> None:
         """Take in the work of a round that took `seconds`.
 
-        It begins when there are enough rounds (`_TOGETHER`), once earlier work is done.
+        It begins when there are enough rounds (`_MOST_HELD`), once earlier work is done.
         """
         self._waiting.append(work)
         self._waiting_s += seconds
@@ -48,7 +48,7 @@ class Emission:
 
     def on_launch(self) -> None:
         """The next pass has been launched: begin the work that waits, if it is enough."""
-        if len(self._waiting) >= _TOGETHER or self._waiting_s >= TOGETHER_S:
+        if len(self._waiting) >= _MOST_HELD or self._waiting_s >= MOST_HELD_S:
             self.release()
 
     def flush(self) -> None:

@@ -43,8 +43,8 @@ class SideScreen(SubScreen[Conversation | None]):
         Binding("escape", "stop", "stop", key_display="esc"),
         Binding("escape", "leave", "leave", key_display="esc"),
         Binding("f3", "again", "again"),
-        Binding("f8", "go_on(0)", "continue left", id="side-by-side.go-on-left"),
-        Binding("f9", "go_on(1)", "continue right", id="side-by-side.go-on-right"),
+        Binding("f8", "continue_reply(0)", "continue left", id="side-by-side.go-on-left"),
+        Binding("f9", "continue_reply(1)", "continue right", id="side-by-side.go-on-right"),
         Binding("ctrl+b,f2", "next_pane", "lane", key_display="^b"),
         Binding("f1,question_mark", "how", "clocks", key_display="f1"),
         Binding("ctrl+r,f4", "rejected", "rejected", key_display="^r"),
@@ -120,15 +120,15 @@ class SideScreen(SubScreen[Conversation | None]):
         """Escape stops replies, otherwise leaves; a lane can be continued once it has answered."""
         busy = bool(self.duet.running or self.duet.waiting)
         done, narrow = self.duet.done and not busy, self.has_class("-narrow")
-        available = {"stop": busy, "leave": not busy, "go_on": done, "again": done, "next_pane": narrow}
+        available = {"stop": busy, "leave": not busy, "continue_reply": done, "again": done, "next_pane": narrow}
         return available.get(action, True)
 
     def commands(self) -> Iterator[SystemCommand]:
         """This screen's entries of the command palette."""
-        if self.check_action("go_on", ()):
+        if self.check_action("continue_reply", ()):
             for side, name in enumerate(SIDES):
                 about = "Back to the chat with this lane's conversation"
-                yield SystemCommand(f"Continue from the {name}", about, partial(self.action_go_on, side))
+                yield SystemCommand(f"Continue from the {name}", about, partial(self.action_continue_reply, side))
         if self.check_action("stop", ()):
             yield SystemCommand("Stop", "Stop both replies and keep their texts", self.action_stop)
         else:
@@ -151,7 +151,7 @@ class SideScreen(SubScreen[Conversation | None]):
         self.duet.regenerate()
         self.pump.run()
 
-    def action_go_on(self, side: int) -> None:
+    def action_continue_reply(self, side: int) -> None:
         """Return to the chat with this lane's conversation."""
         self.dismiss(self.duet.conversations[side])
 

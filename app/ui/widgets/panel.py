@@ -159,10 +159,10 @@ class Speed(ReplyCard):
             return self.sentence("observed: not available, the server reports no probabilities")
         alpha = self.metrics.alpha
         known = NOTHING if alpha is None else f"{alpha:.2f}"
-        sure = gain is not None and gain.error < UNSURE
+        certain = gain is not None and gain.error < UNSURE
         predicted = "measuring …" if gain is None and running else times(gain.predicted if gain else None)
         return [
-            self.row("predicted", predicted, "" if sure else "label", LOSS),
+            self.row("predicted", predicted, "" if certain else "label", LOSS),
             *(self.row(label, text, "label", LOSS) for label, text in (losses(gain) if gain is not None else ())),
             self.row("α", f"{known}   c {NOTHING if gain is None else f'{gain.c:.3f}'}"),
         ]

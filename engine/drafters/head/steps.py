@@ -28,7 +28,7 @@ _WIDTHS = (5, 17, 68)
 """Numbers of places that are read, padded, where shapes are static and the layer may read more."""
 _CHAINS = (2, 4, 8)
 """Lengths of chains, padded, where shapes are static and the layer drafts longer ones."""
-_TOGETHER = 17
+_READ_AT_ONCE = 17
 """Places that rows read in one pass; who has more to read does it alone first."""
 
 
@@ -97,7 +97,7 @@ class HeadSteps:
         unread = [len(row.tokens) - 1 - begin for row, begin in zip(rows, begins, strict=True)]
         if len(rows) > 1:
             for i, row in enumerate(rows):
-                if unread[i] > _TOGETHER:
+                if unread[i] > _READ_AT_ONCE:
                     self._read([row], unread[i])
                     unread[i] = 1
         return self._read(rows, max(1, *unread))

@@ -87,8 +87,8 @@ def read_vocabulary(count: int, size: int, tensors: dict[str, Tensor]) -> Tensor
     outside = f"has a vocabulary map {TO_TARGET} that points outside of the {size} tokens of its target: fetch it again"
     require(int(tokens.min()) >= 0 and int(tokens.max()) < size, outside)
     agrees = known is None or (known.shape == (size,) and torch.equal(known.nonzero().flatten(), tokens.sort().values))
-    apart = f"has vocabulary maps {TO_TARGET} and {_FROM_TARGET} that contradict each other: fetch it again"
-    require(agrees and len(set(tokens.tolist())) == count, apart)
+    contradiction = f"has vocabulary maps {TO_TARGET} and {_FROM_TARGET} that contradict each other: fetch it again"
+    require(agrees and len(set(tokens.tolist())) == count, contradiction)
     return tokens
 
 

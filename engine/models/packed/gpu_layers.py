@@ -257,8 +257,8 @@ def dequantized(parts: list[tuple[Tensor, Tensor]]) -> Tensor:
     for packed, scales in parts:
         blocks, tiles, _, pairs = packed.shape
         codes = (packed[..., None] >> torch.arange(0, 32, 4, device=packed.device, dtype=torch.int32)) & 15
-        apart = codes.view(blocks, tiles, 8, 4, pairs, 2, 2, 2)  # row, pair of columns, …, odd column, tile, half of it
-        groups = apart.permute(0, 2, 1, 4, 6, 7, 3, 5).reshape(blocks * 8, -1, GROUP)
+        split = codes.view(blocks, tiles, 8, 4, pairs, 2, 2, 2)  # row, pair of columns, …, odd column, tile, half of it
+        groups = split.permute(0, 2, 1, 4, 6, 7, 3, 5).reshape(blocks * 8, -1, GROUP)
         scale, zero = scales.float().transpose(0, 1)[..., None].unbind(2)
         values.append((groups - 8) * scale + zero)
     return sum(values[1:], values[0]).flatten(1).to(torch.bfloat16)

@@ -92,7 +92,7 @@ def test_what_takes_longer_than_a_round_lets_records_be_made_before() -> None:
 
 
 def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.worker.emission.TOGETHER_S", PATIENCE)
+    monkeypatch.setattr("specchat.engine.worker.emission.MOST_HELD_S", PATIENCE)
     commit = Commit.of
 
     def fail_late(row: Any, *arguments: Any) -> Commit:
