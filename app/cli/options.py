@@ -211,7 +211,8 @@ def _converted(name: str, value: Any) -> Any:
 def drafters() -> list[tuple[str, str]]:
     """Values of --drafter and what they draft."""
     auto = "the best one that the loaded models allow"
-    return [(AUTO, auto), *((name, engine.DRAFTERS[name].summary) for name in DRAFTERS if name != AUTO)]
+    entries = sorted(engine.DRAFTERS.values(), key=lambda entry: entry.research)
+    return [(AUTO, auto), *((entry.name, entry.summary) for entry in entries)]
 
 
 def command_line() -> str:
