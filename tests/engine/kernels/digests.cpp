@@ -294,7 +294,7 @@ uint64_t growths(uint64_t hash) {
         rows[slot].begin = 1;
         rows[slot].end = 1 + read_tokens;
         rows[slot].depth = 4;
-        rows[slot].line = 2;
+        rows[slot].required = 2;
         rows[slot].ids = ids;
         rows[slot].passes = passes;
         rows[slot].rates = rates;
