@@ -125,7 +125,7 @@ async def test_the_composer_says_how_much_room_is_left(stage: Stage, monkeypatch
     async with stage.started(NARROW) as pilot:
         frame = stage.app.screen.query_one(PromptFrame)
         await stage.press(pilot, *"three short words")
-        assert await stage.comes(pilot, lambda: str(frame.border_subtitle)) == "▮▯▯▯▯ 3 / 4,096"
+        assert await stage.comes(pilot, lambda: str(frame.border_subtitle) == "▮▯▯▯▯ 3 / 4,096")
         await stage.press(pilot, "enter")
         await stage.give(pilot)
         assert str(frame.border_subtitle) == ""
