@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 22
+#define SK_ABI 23
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -78,11 +78,20 @@ struct sk_layer {
     sk_matrix mixer_gate;  // of what `output` reads: sigmoid of attention, silu of a delta net; without rows for none
     const float *decay_rate, *decay_bias;  // [value heads]: decay = e^(rate · softplus(input + bias))
     const float* delta_norm;               // [value size], of every head of a delta net, before the gate
+    // Of a mixture, an expert that all tokens use besides the chosen ones, without rows for none, and [1, hidden], whose
+    // output's sigmoid is its weight, without rows for 1.
+    sk_matrix shared_gate, shared_up, shared_down, shared_router;
+    const float *router_norm, *shared_norm;  // [hidden], norms of what the router and the shared expert read in the place of
+                                             // `mlp_norm`; null for that
+    const float *experts_out_norm, *shared_out_norm;  // [hidden], of the outputs of the chosen experts and the shared one; both
+                                                      // are added before `mlp_out_norm`
+    const float *choice_bias, *expert_scale;  // [experts], added to the scores that experts are chosen by; factor on weights
 };
 
 struct sk_rope {
     const float *cosines, *sines;  // [positions, pairs]; dimensions d and d + pairs are a pair
     int32_t positions, pairs;
+    const float* query_scales;  // [positions], factor on queries; null for 1
 };
 
 struct sk_model {
@@ -93,6 +102,8 @@ struct sk_model {
     float embedding_scale;
     int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 without experts
     int32_t normalise_experts;  // whether the weights of a token's experts add up to 1
+    int32_t sigmoid_experts;    // whether the router's scores are sigmoids of its outputs, else their softmax
+    float routed_scale;         // factor on the weights of the chosen experts
     sk_matrix embedding, output;
     const float* final_norm;
     const sk_layer* layers;

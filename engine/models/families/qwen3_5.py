@@ -1,4 +1,4 @@
-"""Qwen 3.5 and Qwen3-Next: gated delta nets between layers of gated attention."""
+"""Qwen 3.5 to 3.8 and Qwen3-Next: gated delta nets between layers of gated attention."""
 
 from __future__ import annotations
 
@@ -64,6 +64,15 @@ def _shape(config: Any, _: Any) -> Settings:
     }
 
 
+def _mixture_shape(config: Any, network: Any) -> Settings:
+    return _shape(config, network) | {"intermediate": config.shared_expert_intermediate_size}
+
+
+_NAMES = {
+    "conv.conv": "linear_attn.conv1d",
+    "conv.in_proj": "linear_attn.in_proj_qkv",
+    "conv.out_proj": "linear_attn.out_proj",
+}
 FAMILIES = (
     Family(
         types=("qwen3_5_text", "qwen3_5"),
@@ -73,11 +82,7 @@ FAMILIES = (
         orders=_orders,
         unsupported=lambda config: bool(config.attention_bias),
         shape=_shape,
-        names={
-            "conv.conv": "linear_attn.conv1d",
-            "conv.in_proj": "linear_attn.in_proj_qkv",
-            "conv.out_proj": "linear_attn.out_proj",
-        },
+        names=_NAMES,
         norm_offset=1.0,
         head_norms=True,
         gated_attention=True,
@@ -89,8 +94,12 @@ FAMILIES = (
         settings=_mixture,
         mixture=True,
         orders=_orders,
-        packed=False,
+        unsupported=lambda config: bool(config.attention_bias),
+        shape=_mixture_shape,
+        names=_NAMES,
         norm_offset=1.0,
+        head_norms=True,
+        gated_attention=True,
     ),
     Family(types=("qwen3_next",), mtp=True, packed=False),
 )
