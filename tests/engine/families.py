@@ -48,14 +48,15 @@ _DELTA = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
 }
 _DELTA_MOE = {
-    "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
+    "num_experts": 6, "num_experts_per_tok": 5, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
 }  # fmt: skip
 _LFM2_MOE = {
     "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 6,
     "num_experts_per_tok": 3, "moe_intermediate_size": 32, "routed_scaling_factor": 1.5,
 }  # fmt: skip
 _GEMMA4_MOE = {
-    "enable_moe_block": True, "num_experts": 6, "top_k_experts": 3, "moe_intermediate_size": 32,
+    "enable_moe_block": True, "num_experts": 4, "top_k_experts": 3, "moe_intermediate_size": 32,
+    "intermediate_size": 256,
 }  # fmt: skip
 _MINISTRAL3 = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16,

@@ -51,7 +51,8 @@ def _experts(header: GgufHeader) -> Settings:
 
 def _shape(config: Any, _: Any) -> Settings:
     scales = {"attention_scale": 1.0, "embedding_scale": config.hidden_size**0.5}
-    return scales | ({"experts_per_token": config.top_k_experts} if config.enable_moe_block else {})
+    mixture = getattr(config, "enable_moe_block", False)
+    return scales | ({"experts_per_token": config.top_k_experts} if mixture else {})
 
 
 def _layer_shapes(config: Any, network: Any) -> tuple[LayerShape, ...]:

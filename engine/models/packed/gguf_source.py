@@ -172,8 +172,8 @@ class GgufSource:
         else:
             rows, width = tensor.elements // tensor.shape[0], tensor.shape[0]
             order = np.arange(rows)[self._row_order(name)]
-            made = torch.empty(rows, width, dtype=dtype)
-            for start in range(0, rows, step := max(_CHUNK // width, 1)):
+            made = torch.empty(len(order), width, dtype=dtype)
+            for start in range(0, len(order), step := max(_CHUNK // width, 1)):
                 part = blocks.dequantized_rows(self.header, tensor, order[start : start + step])
                 made[start : start + step] = torch.from_numpy(part[:, columns])
         if not is_finite(made):
@@ -227,9 +227,9 @@ class GgufSource:
         end = next((end for end in _SPELLED if name.endswith(end)), "")
         name = name.removesuffix(end) + _SPELLED.get(end, "")
         found = self.header.tensors.get(self._names.get_name(name, try_suffixes=_SUFFIXES) or "")
-        if found is None and is_experts(name):
-            joined_name = f"{self._names.get_name(parameter_of(name)[0])}.weight"
-            return self.header.tensors.get(joined_name)
+        parameter = parameter_of(name)[0] if is_experts(name) else name
+        if found is None and parameter != name:
+            return self.header.tensors.get(f"{self._names.get_name(parameter)}.weight")
         return found
 
     def _tensor(self, name: str) -> GgufTensor:
