@@ -225,8 +225,8 @@ class GgufSource:
         if "up_proj" in name and ("gate_up_proj" in name) != self.family.fused:
             return None
         end = next((end for end in _SPELLED if name.endswith(end)), "")
-        name = name.removesuffix(end) + _SPELLED.get(end, "")
-        found = self.header.tensors.get(self._names.get_name(name, try_suffixes=_SUFFIXES) or "")
+        spelled = name.removesuffix(end) + _SPELLED.get(end, "")
+        found = self.header.tensors.get(self._names.get_name(spelled, try_suffixes=_SUFFIXES) or "")
         parameter = parameter_of(name)[0] if is_experts(name) else name
         if found is None and parameter != name:
             return self.header.tensors.get(f"{self._names.get_name(parameter)}.weight")
@@ -239,7 +239,7 @@ class GgufSource:
         return tensor
 
     def _row_order(self, name: str) -> Order | slice:
-        """Indices that bring the file's rows into transformers' order; of gate and up of joined experts their own rows."""
+        """Indices that bring the file's rows into transformers' order; where gate and up are one tensor, one's rows."""
         tensor = self._tensor(name)
         if not tensor.name.endswith(_JOINED):
             return self._order(self._rows, name)

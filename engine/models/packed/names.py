@@ -44,9 +44,9 @@ LAYER_VECTORS = {
 }
 """Vectors of a layer by part of `LayerWeights`; each family has some of them.
 
-With `mlp_in_norm`, `mlp_norm` is that of the output of attention. With `experts_norm`, the norm of the MLP is that of the
-shared expert. `router_norm` is to be divided by √hidden. The kernel of a convolution [channels, 1, taps] is
-kept as a vector, `scale` [1] is a factor on the output of the layer, `decay_rate` is a logarithm.
+With `mlp_in_norm`, `mlp_norm` is that of the output of attention. With `experts_norm`, the norm of the MLP is that of
+the shared expert. `router_norm` is to be divided by √hidden. The kernel of a convolution [channels, 1, taps] is kept as
+a vector, `scale` [1] is a factor on the output of the layer, `decay_rate` is a logarithm.
 """
 KERNEL, DELTA_NORM = "conv.conv", LAYER_VECTORS["delta_norm"]
 INPUTS = {"input_gate": "per_layer_input_gate", "input_projection": "per_layer_projection"}

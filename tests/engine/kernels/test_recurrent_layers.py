@@ -1,4 +1,7 @@
-"""Recurrent layers (LFM2, Qwen3.5), with mixtures of experts: the same bits after every rollback, in any chunks and batches, on any processor."""
+"""Recurrent layers (LFM2, Qwen3.5) next to mixtures of experts.
+
+The same bits after every rollback, in any chunks and batches, on any processor.
+"""
 
 import pytest
 import torch
