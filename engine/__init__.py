@@ -40,6 +40,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.registry import DRAFTERS, unknown_drafter
 from specchat.engine.request import (
+    ANY_TOOL,
     MAX_GAMMA,
     SAMPLING_NUMBERS,
     THINKING_WORDS,

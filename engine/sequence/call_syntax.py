@@ -93,7 +93,7 @@ def _json(text: str, known: _Known) -> Iterator[ReadCall]:  # noqa: ARG001
             if not isinstance(call, dict):
                 raise NoCallError(text)
             name = next((call[key] for key in _NAMES if key in call), None)
-            arguments = next((call[key] for key in _ARGUMENTS if key in call), {})
+            arguments: Any = next((call[key] for key in _ARGUMENTS if key in call), {})
             if not isinstance(name, str):
                 raise NoCallError(text)
             yield ReadCall(name, _DECODER.decode(arguments) if isinstance(arguments, str) else arguments)

@@ -79,7 +79,7 @@ GEMMA = (
     "<|tool_call>call:{{ c.name }}{{ '{' }}{% for k, v in c.arguments | items %}{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}"
     "{{ '}' }}<tool_call|>"
 )
-HARMONY = "<|start|>assistant to=functions.{{ c.name }}<|channel|>commentary json<|message|>{{ c.arguments | tojson }}<|call|>"
+HEADER = "<|start|>assistant to=functions.{{ c.name }}<|channel|>commentary json<|message|>"
 CASES = {
     "Hermes, Qwen3": Case(
         '<tool_call>\n{"name": "{{ c.name }}", "arguments": {{ c.arguments | tojson }}}\n</tool_call>',
@@ -115,7 +115,7 @@ CASES = {
         "<|tool_call>call:clock{}<tool_call|>",
     ),
     "gpt-oss": Case(
-        "{# <|channel|> #}" + HARMONY,
+        "{# <|channel|> #}" + HEADER + "{{ c.arguments | tojson }}<|call|>",
         "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather "
         f"<|constrain|>json<|message|>{JSON}<|call|>",
         "<|start|>functions.{{ m.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>",
@@ -156,8 +156,8 @@ CASES = {
     ),
     "MiniMax M2": Case(
         '<minimax:tool_call>\n<invoke name="{{ c.name }}">{% for k, v in c.arguments | items %}'
-        '<parameter name="{{ k }}">{{ v }}'
-        "</parameter>{% endfor %}</invoke>\n</minimax:tool_call>",
+        '<parameter name="{{ k }}">{{ v }}</parameter>'
+        "{% endfor %}</invoke>\n</minimax:tool_call>",
         '<minimax:tool_call>\n<invoke name="get_weather">\n<parameter name="city">Paris</parameter>\n</invoke>\n'
         '<invoke name="clock">\n</invoke>\n</minimax:tool_call>',
     ),
