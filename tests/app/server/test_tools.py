@@ -24,7 +24,8 @@ TURNS = [
     {"role": "tool", "tool_call_id": "abcdefgh1", "content": [{"type": "text", "text": "18 °C"}]},
 ]
 TOOLS = (
-    "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
     '{% for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": '
     "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}[assistant]"
 )
