@@ -62,6 +62,9 @@ _MINISTRAL3 = {
     "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16,
     "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4, "beta_fast": 32.0, "beta_slow": 1.0,
 }  # fmt: skip
+GRANITE = {
+    "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 6.0
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -86,6 +89,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss-mxfp4": ("gpt_oss", _GPT_OSS),
     "qwen3.5": ("qwen3_5_text", _DELTA),
     "qwen3.5-moe": ("qwen3_5_moe_text", _DELTA | _DELTA_MOE),
+    "granite": ("granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}),
     "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 128}),
 }
 """Name to transformers' model type and what is special about it."""

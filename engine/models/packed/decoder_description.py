@@ -41,7 +41,7 @@ class Rotary:
     """b: queries at position p are multiplied by 1 + b x log(1 + ⌊p / original_context⌋) (Llama 4, Ministral 3)."""
 
     def table(self, context: int, positions: int) -> tuple[Floats, ...]:
-        """Cosines, sines [positions, pairs] and factors of queries, if any, for texts of up to `context` tokens; float32.
+        """Cosines, sines [positions, pairs] and any factors of queries, for texts of up to `context` tokens; float32.
 
         longrope has two sets of frequencies. The modelling code chooses by the longest text of a batch; here the
         context decides, so that cached keys stay valid.
