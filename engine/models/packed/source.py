@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
-from specchat.engine.models.checkpoint import TEXT_PART, is_finite, weight_files
+from specchat.engine.models.checkpoint import is_finite, text_name, weight_files
 from specchat.engine.models.family import Family, Order
 from specchat.engine.models.packed.experts import is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
@@ -49,7 +49,7 @@ class CheckpointSource:
         for file in weight_files(folder):
             opened: Any = safe_open(file, framework="pt")
             for name in opened.keys():  # noqa: SIM118 the file is no mapping
-                self._files[name.replace(TEXT_PART, "model.")] = (opened, name)
+                self._files[text_name(name)] = (opened, name)
         self.format = Format.MXFP4.name if any(name.endswith(_BLOCKS) for name in self._files) else method.upper()
 
     def has(self, name: str) -> bool:
