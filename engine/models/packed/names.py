@@ -35,6 +35,7 @@ LAYER_VECTORS = {
     "decay_rate": "linear_attn.A_log",
     "decay_bias": "linear_attn.dt_bias",
     "delta_norm": "linear_attn.norm.weight",
+    "skip": "linear_attn.D",
     "choice_bias": "mlp.expert_bias",
     "expert_scale": "router.per_expert_scale",
     "router_norm": "router.scale",
@@ -65,5 +66,5 @@ DELTA_NET = {
     "value": "linear_attn.in_proj_a",
     "mixer_gate": "linear_attn.in_proj_z",
 }
-UNQUANTIZED = tuple(f"{name}.weight" for name in (DELTA_NET["key"], DELTA_NET["value"], SHARED["shared_router"]))
-"""Ends of the names of matrices besides routers with few weights that much depends on."""
+UNQUANTIZED = (DELTA_NET["key"], DELTA_NET["value"], ROUTER, SHARED["shared_router"])
+"""Matrices with few weights that much depends on."""
