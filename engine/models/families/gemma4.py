@@ -80,7 +80,7 @@ FAMILIES = (
     Family(
         types=("gemma4_text", "gemma4_unified_text", "gemma4", "gemma4_unified"),
         overflows=True,
-        assistants=("gemma4_assistant",),
+        assistants=("gemma4_assistant", "gemma4_unified_assistant"),
         architecture="gemma4",
         settings=_settings,
         mixture=True,
