@@ -57,6 +57,9 @@ class DecoderShape:
     logit_cap: float = 0.0
     """c of c·tanh(logit/c); 0 for none."""
     embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    """Factor on what attention and MLP add to the hidden states."""
+    logit_scale: float = 1.0
     taps: int = 0
     """Inputs that a convolution of a recurrent layer reads, the token's own included."""
     experts: int = 0

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
-from tests.engine.families import FAMILIES, write_model
+from tests.engine.families import FAMILIES, GRANITE, write_model
 from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
@@ -51,6 +51,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma4": ("gemma4", *FAMILIES["gemma4"]),
     "phi3": ("phi3", "phi3", {**_PHI3, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
     "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
+    "granite": ("granite", "granite", GRANITE),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
 }
@@ -205,6 +206,13 @@ def _special(architecture: str, config: Any) -> dict[str, Any]:
         for key in ("attn_logit_softcapping", "final_logit_softcapping"):
             if getattr(config, key, None):
                 found[key] = getattr(config, key)
+    if architecture == "granite":
+        found = {
+            "embedding_scale": config.embedding_multiplier,
+            "attention.scale": config.attention_multiplier,
+            "residual_scale": config.residual_multiplier,
+            "logit_scale": config.logits_scaling,
+        }
     if architecture == "gemma4":
         wide, first = config.use_double_wide_mlp, config.num_hidden_layers - config.num_kv_shared_layers
         inner = [config.intermediate_size * (1 + (wide and i >= first)) for i in range(config.num_hidden_layers)]
@@ -298,7 +306,7 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
 
 def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tensor:
     """A tensor as the converter writes it."""
-    if architecture == "llama" and ("q_proj" in name or "k_proj" in name):
+    if architecture in ("llama", "granite") and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         return weight.view(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):

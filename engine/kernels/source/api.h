@@ -90,7 +90,7 @@ struct sk_model {
     int32_t taps;  // inputs that a convolution reads, the token's own included
     float epsilon, attention_scale;
     float attention_cap, logit_cap;  // c of c·tanh(x/c) on scores and logits; 0 for none
-    float embedding_scale;
+    float embedding_scale, residual_scale, logit_scale;  // factors on embeddings, on what a layer adds, and on logits
     int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 without experts
     int32_t normalise_experts;  // whether the weights of a token's experts add up to 1
     sk_matrix embedding, output;

@@ -160,6 +160,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r".+\.(embedding_length|attention\.\w+_length\w*|shortconv\.l_cache|ssm\.\w+|rope\.dimension_count)": size,
         r".+(\.|_)(count|layers|window|length\w*)": count,
         r".+\.(attention\.\w*epsilon|\w+_softcapping)": number(0),
+        r".+\.(attention\.scale|\w+_scale)": number(0),
         r".+\.rope\.freq_base(_swa)?": number(1),
         r".+\.rope\.(scale_linear|scaling\.factor)": number(0),
         r".+\.rope\.scaling\.(yarn_\w+|\w*factor)": number(),
