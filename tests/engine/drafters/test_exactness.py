@@ -12,7 +12,9 @@ from torch import Tensor
 from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.drafters.block.reading import load_block
+from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.reading import LoadedBlock, load_block
+from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
@@ -123,10 +125,27 @@ def packed(folder: Path, drafter: str) -> Setup:
     return Setup(("head", "combined", "suffix"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
 
 
+def packed_block(folder: Path) -> Setup:
+    """A block drafter with 8-bit codes, that knows a part of the vocabulary."""
+    made = packed(folder, "head")
+    made.engine.close()
+    torch.manual_seed(1)
+    frequencies = tuple((10000.0 ** -(torch.arange(0, 16, 2) / 16)).tolist())
+    shape = BlockShape(
+        hidden=64, intermediate=96, heads=4, key_heads=2, head_size=16, epsilon=1e-5, frequencies=frequencies,
+        rotation_factor=1.0, windows=(None, 9), causal=(False, True), rows=5, first=0, mask=3, taps=(1, 2),
+        vocabulary=made.target.vocab_size, draft_vocabulary=200, markov_rank=32, confidence=True,
+    )  # fmt: skip
+    network = BlockNetwork(shape).eval().requires_grad_(False)
+    quantize_network(network)
+    known = torch.randperm(made.target.vocab_size)[:200].sort().values
+    return Setup(("block", "combined"), made.target, {"block": LoadedBlock(network, known, "block", 1)}, made.p)
+
+
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head, "block": with_block, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
-    "look-ahead": with_look_ahead, "packed look-ahead": lambda folder: packed(folder, "pass"),
-    "tables and text": with_tables,
+    "head": with_head, "block": with_block, "packed head": lambda folder: packed(folder, "head"),
+    "packed block": packed_block, "draft models": with_models, "look-ahead": with_look_ahead,
+    "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
 PUBLISHED, BLOCKS = ("eagle-3", "medusa"), ("dflash sliding", "dflash 2", "speculators dflash")
 
