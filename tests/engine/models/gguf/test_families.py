@@ -159,8 +159,9 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp_path: Path) -> None:
-    file = write_gguf("qwen35", folders["qwen35"], tmp_path / "m.gguf", mtp=mtp_layer(folders["qwen35"]))
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_a_model_drafts_with_the_layer_in_its_file(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    file = write_gguf(name, folders[name], tmp_path / "m.gguf", mtp=mtp_layer(folders[name]))
     config = EngineConfig(str(file), tmp_path / "models", context=128, slots=1)
     with running(config) as (engine, ready, _):
         assert "head" in ready.drafters
