@@ -97,6 +97,15 @@ def test_the_weights(name: str, folders: dict[str, Path]) -> None:
         assert source.fingerprint() == expected.fingerprint
 
 
+def test_what_experts_are_chosen_by_stays_exact(folders: dict[str, Path]) -> None:
+    source, name = source_of(file_of(folders["lfm2moe"])), "model.layers.1.feed_forward.expert_bias"
+    network = source.network()
+    source.fill(network, torch.bfloat16)
+    bias = network.get_buffer(name)
+    assert torch.equal(bias, loaded(folders["lfm2moe"]).model.get_buffer(name))
+    assert bias.dtype == torch.float32
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if name != "gpt-oss"])  # it rounds the ends of YaRN's range
 @torch.inference_mode()
 def test_llama_cpp_reads_the_same(name: str, folders: dict[str, Path]) -> None:
