@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
-from tests.engine.families import FAMILIES, GRANITE, GRANITE_HYBRID, write_model
+from tests.engine.families import FAMILIES, GRANITE, GRANITE_EXPERTS, GRANITE_HYBRID, write_model
 from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
@@ -59,6 +59,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "lfm2moe": ("lfm2moe", "lfm2_moe", {**_LFM2_MOE, "tie_word_embeddings": True}),
     "granite": ("granite", "granite", GRANITE),
     "granitehybrid": ("granitehybrid", "granitemoehybrid", _GRANITE_HYBRID),
+    "granitehybrid-moe": ("granitehybrid", "granitemoehybrid", _GRANITE_HYBRID | GRANITE_EXPERTS),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
 }
@@ -245,6 +246,7 @@ def _special(architecture: str, config: Any) -> dict[str, Any]:
             "ssm.time_step_rank": config.mamba_n_heads,
             "expert_count": config.num_local_experts,
             "expert_used_count": config.num_experts_per_tok,
+            "expert_shared_feed_forward_length": config.shared_intermediate_size,
         }
     if architecture == "gemma4":
         wide, first = config.use_double_wide_mlp, config.num_hidden_layers - config.num_kv_shared_layers
@@ -322,14 +324,15 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
     """Experts as gate, up and down."""
     for name, weight in state.items():
         stem, _, last = name.rpartition(".")
-        if "shared_mlp" in name:  # of a model without experts
-            parts = (
-                {"down_proj": weight}
-                if "output" in name
-                else dict(zip(("gate_proj", "up_proj"), weight.chunk(2), strict=True))
-            )
-            for part, values in parts.items():
-                yield f"{stem.split('shared_mlp')[0]}mlp.{part}.weight", values
+        if (
+            architecture == "granitehybrid"
+        ):  # one matrix for gate and up, in which models without experts have their MLP
+            mlp = "mlp.shared_expert" if any("experts" in each for each in state) else "mlp"
+            stem = stem.replace("block_sparse_moe.router", "mlp.gate").replace("block_sparse_moe", "mlp")
+            name = f"{stem}.{last}".replace("shared_mlp.output_linear", f"{mlp}.down_proj")
+        if "shared_mlp" in name:
+            for part, values in zip(("gate_proj", "up_proj"), weight.chunk(2), strict=True):
+                yield name.replace("shared_mlp.input_linear", f"{mlp}.{part}"), values
         elif not stem.endswith(".experts"):
             yield name, weight
         elif architecture == "gpt-oss":  # gate and up alternate, and matrices are transposed

@@ -91,7 +91,10 @@ class GgufSource:
         self._config, self.family = config, family
         self.format = blocks.most_common_type(header)
         self.header, self._names = header, header.names()
-        self._layers, self._experts = config.num_hidden_layers, getattr(config, "num_experts", 0)
+        self._layers, self._experts = (
+            config.num_hidden_layers,
+            getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0),
+        )
         self._rows, self._columns = family.orders(config)
 
     def fingerprint(self) -> str:
@@ -238,7 +241,8 @@ class GgufSource:
             return None
         end = next((end for end in _SPELLED if name.endswith(end)), "")
         spelled = name.removesuffix(end) + _SPELLED.get(end, "")
-        found = self.header.tensors.get(self._names.get_name(spelled, try_suffixes=_SUFFIXES) or "")
+        known = (self._names.get_name(each, try_suffixes=_SUFFIXES) for each in (spelled, self.family.usual(spelled)))
+        found = self.header.tensors.get(next(filter(None, known), ""))
         parameter = parameter_of(name)[0] if is_experts(name) else name
         if found is None and parameter != name:
             return self.header.tensors.get(f"{self._names.get_name(parameter)}.weight")
