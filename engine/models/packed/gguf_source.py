@@ -49,6 +49,7 @@ _SPELLED = {
     LAYER_VECTORS["scale"]: "layer_scalar.weight",
     ".dt_bias": ".dt_proj.bias",
     ".expert_bias": ".expert_bias.bias",
+    ".e_score_correction_bias": ".e_score_correction.bias",
     LAYER_VECTORS["router_norm"]: "router.proj.scale",
     LAYER_VECTORS["expert_scale"]: "experts.down_proj.scale",
 }
@@ -56,7 +57,7 @@ _SPELLED = {
 _SUFFIXES = (".weight", ".bias", ".scale")
 _JOINED = "ffn_gate_up_exps.weight"
 """End of llama.cpp's name of gate and up of all experts in one tensor."""
-_VECTORS = (KERNEL, ".conv1d.", ".A_log", ".D", "mamba.norm")
+_VECTORS = (KERNEL, ".conv1d.", ".A_log", ".D", "mamba.norm", "mixer.norm")
 """Parts of the names of vectors that files may have in two dimensions."""
 _CHUNK = 1 << 24
 """Number of weights that are dequantised at a time."""
