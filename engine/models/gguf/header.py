@@ -157,6 +157,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r".+\.(feed_forward_length|attention\.head_count(_kv)?)": size | a_list(count, filled=True),
         r".+\.attention\.sliding_window_pattern": size | a_list(FLAG, filled=True) | a_list(count, filled=True),
         r".+\.rope\.dimension_sections": a_list(count),
+        r".+\.target_layers": a_list(count, filled=True),
         r".+\.(embedding_length|attention\.\w+_length\w*|shortconv\.l_cache|ssm\.\w+|rope\.dimension_count)": size,
         r".+(\.|_)(count|layers|window|length\w*)": count,
         r".+\.(attention\.\w*epsilon|\w+_softcapping)": number(0),
