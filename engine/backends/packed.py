@@ -154,7 +154,8 @@ class PackedBackend(Backend):
         """
         if self._states:
             starts = [row.cached for row in rows]
-            self._begin([row.slot for row in rows], starts, [1 + len(draft.tree) for draft in drafts], starts)
+            lengths = [1 + (MAX_GAMMA if drafting else len(draft.tree)) for draft in drafts]
+            self._begin([row.slot for row in rows], starts, lengths, starts)
         memory = self._memory(len(rows), max(MAX_GAMMA, *(len(draft.tree) for draft in drafts)))[:rounds]
         support = (drafting and drafting.support) or common_support(drafts)
         fill_rows(memory[0], rows, drafts, support, self.penalties_of_rows)
@@ -199,8 +200,10 @@ class PackedBackend(Backend):
 
     def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
         """Rows [n, d] of the output layer as they are stored; None where that is not as codes."""
-        quantized = self._output.format < Format.BF16
-        return self._output.picked(tokens.numpy()) if quantized else None
+        if self._output.format >= Format.BF16:
+            return None
+        whole = len(tokens) == self._output.rows and bool((tokens == torch.arange(len(tokens))).all())
+        return self._output if whole else self._output.picked(tokens.numpy())
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
