@@ -115,6 +115,8 @@ class RowProfile:
     """Shapes of its drafts, if known before drafting."""
     grows: bool = False
     """Whether it decides while drafting how long a draft is, within a `Budget`."""
+    one_step: bool = False
+    """Whether one draft step makes a draft of any length; then `shapes` tells of the longest for any γ."""
     known_states: int | None = None
     """Number of leading tokens whose hidden states the drafter has, if it needs hidden states: the target reads the
     tokens after them again."""

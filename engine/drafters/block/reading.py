@@ -15,7 +15,7 @@ from specchat.engine.drafters.block.gguf import read_gguf
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape, read_shape
 from specchat.engine.drafters.head.layer import pack_head
-from specchat.engine.drafters.published.find import CONFIG
+from specchat.engine.drafters.published.find import CONFIG, GGUF
 from specchat.engine.drafters.published.weights import (
     fill,
     head_errors,
@@ -73,7 +73,7 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
     with head_errors(folder):
-        if folder.suffix == ".gguf":
+        if folder.suffix == GGUF:
             config, tensors = read_gguf(folder, target.vocab_size)
         else:
             config, tensors = read_json(folder / CONFIG), read_tensors(folder)

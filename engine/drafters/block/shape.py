@@ -13,12 +13,10 @@ from typing import Any
 
 from torch import Tensor
 
+from specchat.engine.drafters.published.find import BLOCK_KINDS, NESTED, SPECULATORS
 from specchat.engine.drafters.published.rotary import rotary_frequencies
 from specchat.engine.drafters.published.weights import UnfitError, require
 
-NESTED, SPECULATORS = "dflash_config", "speculators_model_type"
-_KINDS = ("dflash", "dflash2", "dspark")
-"""Kinds of speculators that are block drafters."""
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MOST_ROWS = 64
 _MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook"
@@ -102,16 +100,6 @@ class BlockShape:
         return max(windows) - 1 if len(windows) == len(self.windows) else None
 
 
-def is_block_drafter(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a block drafter."""
-    names = config.get("architectures") or ()
-    return (
-        NESTED in config
-        or config.get(SPECULATORS) in _KINDS
-        or any(kind in str(name) for name in names for kind in ("DFlash", "DSpark"))
-    )
-
-
 def read_shape(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> BlockShape:
     """The shape of a drafter from its config.json and its tensors, by the names of `engine.drafters.block.network`.
 
@@ -167,7 +155,7 @@ class _Reader:
     def _check_kind(self) -> None:
         activation, head = self._layer.get("hidden_act", "silu"), self._stated("markov_head_type") or "vanilla"
         require(
-            self._kind is None or self._kind in _KINDS,
+            self._kind is None or self._kind in BLOCK_KINDS,
             f"is of the kind {self._kind!r} of speculators, which is not supported",
         )
         require(activation == "silu", f"has the activation {activation!r}, which is not supported")

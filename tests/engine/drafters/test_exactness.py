@@ -12,6 +12,7 @@ from torch import Tensor
 from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.drafters.block.reading import load_block
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
@@ -21,6 +22,7 @@ from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.worker.assembly import assemble_loaded
+from tests.engine.block_drafters import write_block
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
@@ -81,6 +83,12 @@ def with_published(folder: Path, kind: str) -> Setup:
     return Setup(("head",), target, {"head": head}, says(plain))
 
 
+def with_block(folder: Path, kind: str = "dspark") -> Setup:
+    target, plain = (tiny_model(layers=LAYERS, sharpness=4.0) for _ in range(2))
+    block = load_block(write_block(folder / "drafter", kind), target)
+    return Setup(("block", "combined"), target, {"block": block}, says(plain))
+
+
 def with_models(_: Path) -> Setup:
     names = ("model", "model-tree", "hierarchical", "merged")
     return tiny(names, 20.0, draft=related(0.5, 40.0), more=[related(0.4, 45.0, seed=10)])
@@ -116,17 +124,22 @@ def packed(folder: Path, drafter: str) -> Setup:
 
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
+    "head": with_head, "block": with_block, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
     "look-ahead": with_look_ahead, "packed look-ahead": lambda folder: packed(folder, "pass"),
     "tables and text": with_tables,
 }  # fmt: skip
-PUBLISHED = ("eagle-3", "medusa")
+PUBLISHED, BLOCKS = ("eagle-3", "medusa"), ("dflash sliding", "dflash 2", "speculators dflash")
 
 
-@pytest.fixture(scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in PUBLISHED)])
+@pytest.fixture(
+    scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*PUBLISHED, *BLOCKS))]
+)
 def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     folder, name = tmp_path_factory.mktemp("setup"), request.param
-    made = with_published(folder, name) if name in PUBLISHED else SETUPS[name](folder)
+    if name in BLOCKS:
+        made = with_block(folder, name)
+    else:
+        made = with_published(folder, name) if name in PUBLISHED else SETUPS[name](folder)
     yield made
     made.engine.close()
 
