@@ -201,10 +201,8 @@ class PackedBackend(Backend):
 
     def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
         """Rows [n, d] of the output layer as they are stored; None where that is not as codes."""
-        if self._output.format >= Format.BF16:
-            return None
-        whole = len(tokens) == self._output.rows and bool((tokens == torch.arange(len(tokens))).all())
-        return self._output if whole else self._output.picked(tokens.numpy())
+        quantized = self._output.format < Format.BF16
+        return self._output.picked(tokens.numpy()) if quantized else None
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.kv_cache import lazy_zeros
@@ -19,7 +19,7 @@ from specchat.engine.drafters.head.unread_states import UnreadStates
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_block import BlockRows, Confidence, MarkovBias, PackedBlock
-from specchat.engine.kernels.layer_weights import LayerWeights
+from specchat.engine.kernels.layer_weights import Floats, LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
@@ -68,6 +68,11 @@ class PackedContext(BlockStore):
         self.column_bytes = 4 * shape.layers * shape.key_heads * shape.head_size
         self.allocate(pool.blocks)
         super().__init__(pool)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all blocks."""
+        return sum(each.nbytes for each in self.memory)
 
     def allocate(self, blocks: int) -> None:
         """Have memory for this number of blocks; pages are taken when they are first written to."""
@@ -138,36 +143,35 @@ def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix
     shape, pairs = network.shape, network.shape.head_size // 2
     sizes = LayerShape(shape.key_heads, shape.head_size, shape.intermediate)
     layers = [
-        LayerWeights(
-            sizes,
-            _parts(layer),
-            window=window or 0,
-            sees_later=not causal,
-        )
+        LayerWeights(sizes, _parts(layer), window=window or 0, sees_later=not causal)
         for layer, window, causal in zip(network.layers, shape.windows, shape.causal, strict=True)
     ]
     turns = network.turns(torch.arange(positions)[None])
     cosines, sines = (_plain(part[0, :, :pairs]) for part in turns)
-    whole = DecoderWeights(
-        _described(shape, scores.rows), layers, embedding, scores, _plain(network.norm.weight), [(cosines, sines)]
-    )
-    markov, confidence = network.markov_head, network.confidence_head
+    norm, described = _plain(network.norm.weight), _described(shape, scores.rows)
+    markov = confidence = None
+    if (head := network.markov_head) is not None:
+        markov = MarkovBias(_matrix(head.markov_w2), pack(quantize(head.markov_w1.weight, "q8")))
+    if (predictor := network.confidence_head) is not None:
+        confidence = Confidence(_plain(predictor.proj.weight[0]), float(predictor.proj.bias))
     return PackedBlock(
-        whole,
-        network.fc.matrix,
+        DecoderWeights(described, layers, embedding, scores, norm, [(cosines, sines)]),
+        _matrix(network.fc),
         _plain(network.hidden_norm.weight),
         len(shape.taps),
         BlockRows(shape.rows, shape.first, shape.mask),
-        markov and MarkovBias(markov.markov_w2.matrix, pack(quantize(markov.markov_w1.weight, "q8"))),
-        confidence and Confidence(_plain(confidence.proj.weight[0]), float(confidence.proj.bias)),
+        markov,
+        confidence,
     )
 
 
-def _parts(layer: torch.nn.Module) -> dict[str, PackedMatrix | np.ndarray]:
-    parts = {name: _plain(layer.get_submodule(norm).weight) for name, norm in _NORMS.items()}
+def _parts(layer: nn.Module) -> dict[str, PackedMatrix | Floats]:
+    parts: dict[str, PackedMatrix | Floats] = {}
+    for part, name in _NORMS.items():
+        parts[part] = _plain(layer.get_submodule(name).weight)
     for part, name in _MATRICES.items():
         linear = layer.get_submodule(name)
-        parts[part] = linear.matrix
+        parts[part] = _matrix(linear)
         if linear.bias is not None:
             parts[f"{part}_bias"] = _plain(linear.bias)
     return parts
@@ -190,5 +194,11 @@ def _described(shape: BlockShape, scored: int) -> DecoderShape:
     )
 
 
-def _plain(values: Tensor) -> np.ndarray:
+def _matrix(layer: nn.Module) -> PackedMatrix:
+    assert isinstance(layer, QuantizedLinear)
+    return layer.matrix
+
+
+def _plain(values: Tensor | nn.Module) -> Floats:
+    assert isinstance(values, Tensor)
     return np.ascontiguousarray(values.detach().float().numpy())

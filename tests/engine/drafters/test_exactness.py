@@ -12,7 +12,7 @@ from torch import Tensor
 from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.drafters.block.reading import load_block
+from specchat.engine.drafters.block.reading import LoadedBlock, load_block
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
@@ -23,6 +23,7 @@ from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.block_drafters import write_block
+from tests.engine.drafters.block.networks import DSPARK, packable_network
 from tests.engine.drafters.models import packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
@@ -105,8 +106,8 @@ def with_tables(_: Path) -> Setup:
     return tiny(names, 12.0, tables=tiny_tables(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"))
 
 
-def packed(folder: Path, drafter: str) -> Setup:
-    model = packed_family("llama", folder)
+def packed(folder: Path, drafter: str, family: str = "llama") -> Setup:
+    model = packed_family(family, folder)
     target = PackedBackend(model, 1, 200, 17)
 
     @torch.inference_mode()
@@ -116,6 +117,11 @@ def packed(folder: Path, drafter: str) -> Setup:
     if drafter == "pass":
         rows = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
         return Setup(("pass",), model, {"look_ahead": LookAhead(rows, "some")}, p)
+    if drafter == "block":
+        words = model.vocab_size
+        network = packable_network(replace(DSPARK, vocabulary=words, draft_vocabulary=words))
+        loaded = LoadedBlock(network, torch.arange(words), "block", 1)
+        return Setup(("block", "combined"), model, {"block": loaded}, p)
     torch.manual_seed(1)
     head = DraftHead(HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)).eval().requires_grad_(False)
     quantize_network(head)
@@ -124,7 +130,9 @@ def packed(folder: Path, drafter: str) -> Setup:
 
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head, "block": with_block, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
+    "head": with_head, "block": with_block, "draft models": with_models,
+    "packed head": lambda folder: packed(folder, "head"), "packed block": lambda folder: packed(folder, "block"),
+    "packed block, hybrid target": lambda folder: packed(folder, "block", "lfm2"),
     "look-ahead": with_look_ahead, "packed look-ahead": lambda folder: packed(folder, "pass"),
     "tables and text": with_tables,
 }  # fmt: skip

@@ -2,7 +2,6 @@
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import pytest
 import torch
@@ -15,59 +14,30 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.draft import Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Recipe
 from specchat.engine.decoding.tree_growth import EDGES, GRADES, fixed_budget
-from specchat.engine.drafters.block.network import BlockNetwork, _Attention
+from specchat.engine.drafters.block.network import _Attention
 from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
 from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.kernels.library import library
-from specchat.engine.kernels.packed_matrix import pack, unpack
+from specchat.engine.kernels.packed_matrix import pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from specchat.engine.models.packed.quantize import quantize, quantize_network, quantized_linear
+from specchat.engine.models.packed.quantize import quantize, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.drafters.block.networks import DSPARK, SHAPES, WORDS, packable_network
 from tests.engine.kernels.variants import use, variants_of
 from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
-WORDS, COLUMNS = 180, 300
+COLUMNS = 300
 LENGTHS = (190, 7, 150)
-DFLASH = BlockShape(
-    hidden=64,
-    intermediate=96,
-    heads=4,
-    key_heads=2,
-    head_size=16,
-    epsilon=1e-6,
-    frequencies=tuple((1000.0 ** (-torch.arange(0, 16, 2) / 16)).tolist()),
-    rotation_factor=1.0,
-    windows=(None, None),
-    causal=(False, False),
-    rows=5,
-    first=1,
-    mask=7,
-    taps=(1, 2, 3),
-    vocabulary=WORDS,
-    draft_vocabulary=WORDS,
-    bias=True,
-)
-SLIDING = replace(DFLASH, windows=(20, None, 9), causal=(True, False, False), bias=False, softcap=20.0, logit_scale=0.8)
-DSPARK = replace(DFLASH, first=0, bias=False, markov_rank=32, confidence=True, confidence_reads_markov=True)
-PARTIAL = replace(DSPARK, draft_vocabulary=100, confidence=False, confidence_reads_markov=False, embedding_scale=0.7)
-SHAPES = {"dflash": DFLASH, "sliding": SLIDING, "dspark": DSPARK, "part of the vocabulary": PARTIAL}
 
 
 class Pair:
     """The same drafter twice, and texts of which all but the last token has been read."""
 
     def __init__(self, shape: BlockShape) -> None:
-        torch.manual_seed(5)
-        self.network = network = BlockNetwork(shape).eval().requires_grad_(requires_grad=False)
-        for name, weight in network.named_parameters():
-            weight.normal_(0.0, 0.2) if "norm" not in name else weight.add_(0.2 * torch.randn_like(weight))
+        self.network = network = packable_network(shape)
         for layer in network.layers:
             layer.self_attn.__class__ = InHalves
-        quantize_network(network)
-        if network.markov_head:
-            weight = network.markov_head.markov_w1.weight
-            weight.copy_(torch.from_numpy(unpack(pack(quantize(weight, "q8")))))
         assert can_be_packed(network)
         self.embedding = QuantizedEmbedding(pack(quantize(torch.randn(WORDS, shape.hidden), "q8")))
         self.scores: QuantizedLinear = quantized_linear(torch.randn(shape.draft_vocabulary, shape.hidden) * 0.3)
