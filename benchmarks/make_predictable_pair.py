@@ -3,8 +3,8 @@
 Run from the repository:
     python -m benchmarks.make_predictable_pair FILE.gguf DRAFT [--agreement A] [--shape SHAPE] [--block ROWS]
 
-For `specchat bench --target FILE.gguf --draft DRAFT --temperature 0`: what drafts bring to a model of this size, without
-one at hand. All layers are computed, and add nothing, so that the target's next token is a function of its last one: a
+For `specchat bench --target FILE.gguf --draft DRAFT --temperature 0`: what drafts bring to a model of this size, with
+none at hand. All layers are computed, and add nothing, so that the target's next token is a function of its last one: a
 cycle through tokens in random order. The drafter predicts it for a share A of the tokens, and is as confident of a
 wrong one for the rest. So each drafted token is accepted with probability A, independently of the others, as Leviathan
 et al. 2023 assume (section 3.1). With `--block` it is a DSpark drafter of one layer, whose Markov head alone predicts.

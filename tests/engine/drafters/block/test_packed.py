@@ -135,3 +135,29 @@ def test_the_likeliest_tokens_are_drafted_where_nothing_is_drawn() -> None:
         found.append(draft.on_host[node - 1])
     assert len(found) == 5
     assert found == [int(logits.argmax()) for logits, _ in pair.scores_of(row, found)]
+
+
+@pytest.mark.parametrize("kept", [149, 130, 64])
+def test_what_was_read_of_a_text_serves_another_slot(kept: int) -> None:
+    pair, fresh = Pair(DSPARK), Pair(DSPARK)
+    pair.tapped[1] = pair.tapped[0]
+    fresh.tapped[1] = pair.tapped[1]
+    pool, context = pair.context.pool, pair.context
+    pool.manage(10**7)
+    (row,) = rows_of((150,))
+    assert pool.reserve(0, 170)
+    pair.read(row)
+    context.unread.flush()
+    context.mark(0, 0, row.cached)
+    pool.commit(0, row.tokens[: row.cached], final=True)
+    pool.clear(0)
+    text = [*row.tokens[:kept], *range(20, 60)]
+    cached = pool.admit(1, text[:-1])
+    assert cached == min(kept, 149)
+    assert context.attach(1, cached) == cached
+    assert pool.reserve(1, len(text) + 20)
+    again, other = (row_of(text, 1, row.request, seed=1) for _ in range(2))
+    again.cached = cached
+    (found,), (expected,) = (each.draft([each.read(own)], 4) for each, own in ((pair, again), (fresh, other)))
+    assert found.on_host == expected.on_host
+    assert torch.equal(found.q, expected.q)
