@@ -23,17 +23,27 @@ class Block : public StateDrafter {
     std::string prepare(const sk_growing& growing) override;
     std::string score(const sk_head_step& step) override;
     void correct(int64_t branches, float* shares) override;
-    std::string pass(const sk_batch& batch);
+    std::string pass(const sk_batch& lasts);
+    sk_batch rows(int64_t first, int64_t last);
+    void note_scores(const sk_batch& batch, int64_t first, int64_t last);
     void find_biases(std::vector<int64_t> tokens);
     std::vector<int64_t> likely_tokens();
-    float confidence(int64_t row, int64_t token);
+    float confidence(int64_t row, int64_t token) const;
+
+    // Positions of a draft.
+    int64_t positions() const { return model_.size - model_.first; }
 
     sk_block_model model_;
     const int64_t* known_ = nullptr;  // as `sk_growing` has it
-    std::vector<int64_t> first_rows_;  // by slot, of `base_`
-    int64_t rows_ = 0;
-    Buffer<float> base_;  // [rows, vocabulary], logits of all positions of all blocks, without biases
-    std::vector<float> confidences_;  // of the places scored last
+    Places block_;                    // of all rows that draft
+    std::vector<int64_t> blocks_;     // by slot, the number of its block
+    int64_t count_ = 0;               // of blocks
+    int64_t expected_;                // positions that are scored with the blocks
+    int64_t scored_ = 0, deepest_ = 0;  // of this draft: positions that have been scored, and the last one needed
+    Buffer<float> first_logits_, later_logits_;  // [blocks, positions, vocabulary] of the expected positions, and of the rest
+    std::vector<const float*> logits_;           // of every row, [blocks, positions], without biases
+    std::vector<double> confidences_;            // of every row, what its state adds to the logit
+    std::vector<float> chances_;                 // of the places scored last
     // Biases by token, and passes over their weights since the last block.
     std::unordered_map<int64_t, const float*> biases_;
     std::vector<Buffer<float>> bias_memory_;

@@ -89,7 +89,10 @@ class Decoder {
 
     const sk_model& model() const { return model_; }
 
-    // What the output layer has read of judged token i in the last pass, [hidden].
+    // Scores tokens of the last pass that it has not judged.
+    void judge(const sk_batch& batch);
+
+    // What the output layer has read of judged token i, [hidden].
     const float* judged(int64_t i) { return judged_.token(i); }
 
    private:
@@ -136,7 +139,6 @@ class Decoder {
     void add_experts(const sk_layer& layer);
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
-    void judge(const sk_batch& batch);
     void score(const sk_batch& batch);
     void score_clusters(const sk_batch& batch);
     void choose_clusters(int64_t count);
