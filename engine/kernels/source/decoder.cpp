@@ -224,6 +224,7 @@ void Decoder::judge(const sk_batch& batch) {
         tap(batch, model_.layer_count, normed_.token(0));
     }
     if (batch.judged_count == 0) return;
+    judged_.reserve(batch.judged_count, model_.hidden);
     each_token(pool_, batch.judged_count, [&](int64_t i) {
         kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, epsilon_,
                        model_.hidden, judged_.token(i));

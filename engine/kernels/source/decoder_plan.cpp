@@ -165,7 +165,6 @@ void Decoder::plan(const sk_batch& batch) {
     inputs_.reserve(tokens_ * model_.layer_count * model_.inputs);
     normed_.reserve(tokens_, hidden);
     if (!rings_.empty()) plan_recurrent();
-    judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
     partial_.reserve(tokens_ * model_.heads * most_states_ * state_size(head_size_));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
     const int64_t attention = attention_scratch(most_own_, head_size_);
