@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 24
+#define SK_ABI 25
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -216,7 +216,7 @@ struct sk_penalties {
 };
 
 // A row's draft: what its text continues with where that repeats, or else by a network a tree that grows step by step as
-// `engine.drafters.tree_growth` says. Node 0 is the row's last token, node i the i-th drafted one.
+// `engine.decoding.tree_growth` says. Node 0 is the row's last token, node i the i-th drafted one.
 struct sk_growth {
     int32_t slot, begin, end;     // columns `begin` to `end` - 1, at least one, are read by the network if it drafts: then `begin` is `end`
     int32_t depth;                // maximum depth of a tree of the network; 0 for none

@@ -24,7 +24,7 @@ from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.block_drafters import write_block
 from tests.engine.drafters.block.networks import DSPARK, packable_network
-from tests.engine.drafters.models import packed_family, related
+from tests.engine.drafters.models import pack, packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
 from tests.engine.sampling.plainly import mixed, names, penalised
@@ -106,7 +106,7 @@ def with_tables(_: Path) -> Setup:
     return tiny(names, 12.0, tables=tiny_tables(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"))
 
 
-def packed(folder: Path, drafter: str, family: str = "llama") -> Setup:
+def packed(folder: Path, kind: str, family: str = "llama") -> Setup:
     model = packed_family(family, folder)
     target = PackedBackend(model, 1, 200, 17)
 
@@ -114,10 +114,12 @@ def packed(folder: Path, drafter: str, family: str = "llama") -> Setup:
     def p(tokens: list[int]) -> Tensor:
         return target.forward(torch.tensor([tokens]), [0], [0])[0, -1].softmax(-1)
 
-    if drafter == "pass":
+    if kind == "models":
+        return Setup(("model", "model-tree"), model, {"draft": pack(folder / "llama", folder, "q4")}, p)
+    if kind == "pass":
         rows = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
         return Setup(("pass",), model, {"look_ahead": LookAhead(rows, "some")}, p)
-    if drafter == "block":
+    if kind == "block":
         words = model.vocab_size
         network = packable_network(replace(DSPARK, vocabulary=words, draft_vocabulary=words))
         loaded = LoadedBlock(network, torch.arange(words), "block", 1)
@@ -130,11 +132,11 @@ def packed(folder: Path, drafter: str, family: str = "llama") -> Setup:
 
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head, "block": with_block, "draft models": with_models,
+    "head": with_head, "block": with_block, "draft models": with_models, "look-ahead": with_look_ahead,
     "packed head": lambda folder: packed(folder, "head"), "packed block": lambda folder: packed(folder, "block"),
     "packed block, hybrid target": lambda folder: packed(folder, "block", "lfm2"),
-    "look-ahead": with_look_ahead, "packed look-ahead": lambda folder: packed(folder, "pass"),
-    "tables and text": with_tables,
+    "packed draft model": lambda folder: packed(folder, "models"),
+    "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
 PUBLISHED, BLOCKS = ("eagle-3", "medusa"), ("dflash sliding", "dflash 2", "speculators dflash")
 
@@ -182,9 +184,11 @@ def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int 
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain, drafter
 
 
-@pytest.mark.parametrize("drafter", ["head", "combined"])
-def test_trees_that_cannot_grow_cost_the_drafts(drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = packed(tmp_path, "head")
+@pytest.mark.parametrize(("drafter", "kind"), [("head", "head"), ("combined", "head"), ("model-tree", "models")])
+def test_trees_that_cannot_grow_cost_the_drafts(
+    drafter: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = packed(tmp_path, kind)
     with closing(made.engine):
         monkeypatch.setattr(KernelDrafting, "write_to", fails(KernelError("it has no leaves")))
         plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))

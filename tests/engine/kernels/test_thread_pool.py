@@ -44,7 +44,7 @@ def drawn(size):
     memory.fill(None, 0, threads=2)
     for i, row in enumerate(memory.rows):
         row.logits = logits.data_ptr()
-        memory.set_row(i, [], [], None, sampling=c_settings(Sampling(temperature=1.0)), number=i)
+        memory.set_row(i, [], [], None, sampling=c_settings(Sampling(temperature=1.0)), seed=i)
     library().c.sk_judge(memory.c.rows)
     return [row.last for row in memory.rows]
 before = drawn(few)
