@@ -35,6 +35,8 @@ _LAYER_NAMES = {
 _KERNELS = {"attn_conv_base": "attention_conv.base_kernel", "ffn_conv_base": "mlp_conv.base_kernel"}
 _LAYER = re.compile(r"blk\.(\d+)\.(.+?)(\.weight|\.bias)?")
 _TO_TARGET = "d2t"
+_WHOLE = {"I32": "<i4", "I64": "<i8"}
+"""Types of whole numbers."""
 
 
 def read_gguf(path: Path, vocabulary: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -68,9 +70,9 @@ def _published(name: str) -> str:
 
 def _values(header: GgufHeader, name: str) -> Tensor:
     tensor = header.tensors[name]
-    if tensor.type.startswith("I"):
-        raw = np.memmap(header.path, f"<i{tensor.bytes // tensor.elements}", "r", tensor.offset, tensor.elements)
-        return torch.from_numpy(np.array(raw))
+    if tensor.type in _WHOLE:
+        whole = np.memmap(header.path, _WHOLE[tensor.type], "r", tensor.offset, tensor.elements)
+        return torch.from_numpy(np.array(whole))
     try:
         rows = dequantized_rows(header, tensor, np.arange(tensor.elements // tensor.shape[0]))
     except (KeyError, NotImplementedError, ValueError):

@@ -15,7 +15,7 @@ from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import FIRST, LATER
 from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
-from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.network import BlockNetwork, Turns
 from specchat.engine.drafters.row_store import RowStore
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
@@ -91,6 +91,8 @@ class BlockSteps:
         self._positions = min(self._shape.proposals, MAX_GAMMA)
         self._widths = sorted({self._positions + 1, MAX_GAMMA + 1})
         """Numbers of tokens of a round, padded, where shapes are static."""
+        places = torch.arange(cache.pool.columns + self._shape.rows, device=cache.keys.device)[None]
+        self._cosine, self._sine = (part[0].to(cache.keys.dtype) for part in network.turns(places))
 
     def plan(self) -> None:
         """Plan to capture reading of a round, and drafting in a short text, for all numbers of rows."""
@@ -150,6 +152,10 @@ class BlockSteps:
                 seen *= 2
         return min(seen, self._cache.pool.columns, seen if reach is None else reach)
 
+    def _turns(self, positions: Tensor) -> Turns:
+        """Cosine and sine at positions [B, T]."""
+        return self._cosine[positions], self._sine[positions]
+
     def _reading(self, rows: int, width: int) -> Step:
         """Reading of tokens."""
 
@@ -158,7 +164,7 @@ class BlockSteps:
             offsets = torch.arange(states.shape[1], device=states.device)
             positions = inputs["starts"][:, None] + offsets
             columns = torch.where(offsets < inputs["lengths"][:, None], positions, last)
-            self._cache.write(inputs["slots"], columns, *self._network.context(states, self._network.turns(positions)))
+            self._cache.write(inputs["slots"], columns, *self._network.context(states, self._turns(positions)))
             return []
 
         def signature() -> Signature:
@@ -212,7 +218,7 @@ class BlockSteps:
         lowest = (ends - count).clamp(min=0) if shape.reach is not None else torch.zeros_like(ends)
         columns = lowest[:, None] + torch.arange(count, device=ends.device)
         tokens = functional.pad(last[:, None], (0, shape.rows - 1), value=shape.mask)
-        turns = network.turns(ends[:, None] + torch.arange(shape.rows, device=ends.device))
+        turns = self._turns(ends[:, None] + torch.arange(shape.rows, device=ends.device))
         masks = network.visibility(ends, columns)
         outcome = network.block(self._embed(tokens), turns, *self._cache.seen(slots, columns), masks)
         return outcome[:, shape.first : shape.first + self._positions]

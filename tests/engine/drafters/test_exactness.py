@@ -12,7 +12,9 @@ from torch import Tensor
 from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.reading import LoadedBlock, load_block
+from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
@@ -23,7 +25,6 @@ from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.block_drafters import write_block
-from tests.engine.drafters.block.networks import DSPARK, packable_network
 from tests.engine.drafters.models import pack, packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
@@ -119,11 +120,6 @@ def packed(folder: Path, kind: str, family: str = "llama") -> Setup:
     if kind == "pass":
         rows = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
         return Setup(("pass",), model, {"look_ahead": LookAhead(rows, "some")}, p)
-    if kind == "block":
-        words = model.vocab_size
-        network = packable_network(replace(DSPARK, vocabulary=words, draft_vocabulary=words))
-        loaded = LoadedBlock(network, torch.arange(words), "block", 1)
-        return Setup(("block", "combined"), model, {"block": loaded}, p)
     torch.manual_seed(1)
     head = DraftHead(HeadShape(64, 4, 2, 16, 96, (1, 2, 3), 10000.0, 1e-5)).eval().requires_grad_(False)
     quantize_network(head)
@@ -131,10 +127,27 @@ def packed(folder: Path, kind: str, family: str = "llama") -> Setup:
     return Setup(("head", "combined", "suffix"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
 
 
+def packed_block(folder: Path, family: str = "llama") -> Setup:
+    """A block drafter with 8-bit codes, that knows a part of the vocabulary."""
+    made = packed(folder, "head", family)
+    made.engine.close()
+    torch.manual_seed(1)
+    frequencies = tuple((10000.0 ** -(torch.arange(0, 16, 2) / 16)).tolist())
+    shape = BlockShape(
+        hidden=64, intermediate=96, heads=4, key_heads=2, head_size=16, epsilon=1e-5, frequencies=frequencies,
+        rotation_factor=1.0, windows=(None, 9), causal=(False, True), rows=5, first=0, mask=3, taps=(1, 2),
+        vocabulary=made.target.vocab_size, draft_vocabulary=200, markov_rank=32, confidence=True,
+    )  # fmt: skip
+    network = BlockNetwork(shape).eval().requires_grad_(False)
+    quantize_network(network)
+    known = torch.randperm(made.target.vocab_size)[:200].sort().values
+    return Setup(("block", "combined"), made.target, {"block": LoadedBlock(network, known, "block", 1)}, made.p)
+
+
 SETUPS: dict[str, Callable[[Path], Setup]] = {
     "head": with_head, "block": with_block, "draft models": with_models, "look-ahead": with_look_ahead,
-    "packed head": lambda folder: packed(folder, "head"), "packed block": lambda folder: packed(folder, "block"),
-    "packed block, hybrid target": lambda folder: packed(folder, "block", "lfm2"),
+    "packed head": lambda folder: packed(folder, "head"), "packed block": packed_block,
+    "packed block, hybrid target": lambda folder: packed_block(folder, "lfm2"),
     "packed draft model": lambda folder: packed(folder, "models"),
     "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
