@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 25
+#define SK_ABI 26
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
