@@ -71,6 +71,10 @@ class CHeadModel(_HeaderStructure):
     """Weights of a draft head."""
 
 
+class CBlockModel(_HeaderStructure):
+    """Weights of a block drafter."""
+
+
 class CHeadStep(_HeaderStructure):
     """A step of a draft head."""
 
@@ -111,10 +115,6 @@ class CGrowth(_HeaderStructure):
 
 class CGrowing(_HeaderStructure):
     """Drafts that grow together."""
-
-
-class CDraw(_HeaderStructure):
-    """Tokens to draw."""
 
 
 class CRow(_HeaderStructure):

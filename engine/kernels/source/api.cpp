@@ -1,11 +1,14 @@
 #include "api.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "activations.h"
+#include "block.h"
 #include "decoder.h"
+#include "draft_model.h"
 #include "head.h"
 #include "packing.h"
 #include "quantizing.h"
@@ -37,6 +40,8 @@ int32_t guarded(Body body) {
     }
 }
 
+sk::TreeDrafter* trees_of(sk_drafter* drafter) { return static_cast<sk::TreeDrafter*>(drafter); }
+
 // What `make` returns; null after an error.
 template <typename Make>
 auto made(Make make) -> decltype(make()) {
@@ -67,12 +72,15 @@ std::string missing_row(const sk_matrix& matrix, const int64_t* rows, int64_t co
 }  // namespace
 
 struct sk_decoder {
+    explicit sk_decoder(const sk_model& model) : decoder(model), drafter(decoder) {}
+
     sk::Decoder decoder;
+    sk::DraftModel drafter;  // for other targets
     sk::Round round;
 };
 
 struct sk_head {
-    sk::Head head;
+    std::unique_ptr<sk::StateDrafter> drafter;
 };
 
 int32_t sk_abi(void) { return SK_ABI; }
@@ -159,7 +167,7 @@ int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, in
 }
 
 sk_decoder* sk_decoder_new(const sk_model* model) {
-    return made([&] { return new sk_decoder{sk::Decoder(*model), {}}; });
+    return made([&] { return new sk_decoder(*model); });
 }
 
 void sk_decoder_free(sk_decoder* decoder) { delete decoder; }
@@ -194,51 +202,55 @@ int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* source
     return guarded([&] { return decoder->decoder.move(slot, sources, count, target); });
 }
 
-int32_t sk_rounds_run(sk_decoder* decoder, sk_head* head, sk_round* rounds, int64_t count, const int64_t* ends,
+sk_drafter* sk_decoder_drafter(sk_decoder* decoder) { return &decoder->drafter; }
+
+int32_t sk_rounds_run(sk_decoder* decoder, sk_drafter* drafter, sk_round* rounds, int64_t count, const int64_t* ends,
                       int64_t end_count) {
     int64_t ran = 0;
     const int32_t fine = guarded([&] {
-        sk::Rounds all(decoder->decoder, head ? &head->head : nullptr, decoder->round, ends, end_count);
+        sk::Rounds all(decoder->decoder, trees_of(drafter), decoder->round, ends, end_count);
         return all.run(rounds, count, ran);
     });
     return fine ? int32_t(ran) : 0;
 }
 
 sk_head* sk_head_new(const sk_head_model* model) {
-    return made([&] { return new sk_head{sk::Head(*model)}; });
+    return made([&] { return new sk_head{std::make_unique<sk::Head>(*model)}; });
+}
+
+sk_head* sk_block_new(const sk_block_model* model) {
+    return made([&] { return new sk_head{std::make_unique<sk::Block>(*model)}; });
 }
 
 void sk_head_free(sk_head* head) { delete head; }
 
-int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache) {
+int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* caches) {
     return guarded([&]() -> std::string {
-        head->head.attach(*tables, states, *cache);
+        head->drafter->attach(*tables, states, caches);
         return "";
     });
 }
 
 int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads) {
     return guarded([&]() -> std::string {
-        std::string fault = head->head.fault(count, read);
-        if (fault.empty()) head->head.absorb(count, read, threads);
+        std::string fault = head->drafter->fault(count, read);
+        if (fault.empty()) head->drafter->absorb(count, read, threads);
         return fault;
     });
 }
 
 int32_t sk_head_absorb_round(sk_head* head, const sk_round* round) {
-    return guarded([&] { return head->head.absorb(*round); });
+    return guarded([&] { return head->drafter->absorb(*round); });
 }
 
 int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
-    return guarded([&]() -> std::string {
-        std::string fault = head->head.fault(*step);
-        if (fault.empty()) head->head.run(*step);
-        return fault;
-    });
+    return guarded([&] { return head->drafter->run(*step); });
 }
 
-int32_t sk_head_grow(sk_head* head, sk_growing* growing) {
-    return guarded([&] { return sk::grow(head ? &head->head : nullptr, *growing); });
+sk_drafter* sk_head_drafter(sk_head* head) { return head->drafter.get(); }
+
+int32_t sk_grow(sk_drafter* drafter, sk_growing* growing) {
+    return guarded([&] { return sk::grow(trees_of(drafter), *growing); });
 }
 
 int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64_t* found) {
@@ -251,13 +263,6 @@ int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64
             found[most + i] = grade;
             if (token < 0) break;
         }
-        return "";
-    });
-}
-
-int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {
-    return guarded([&]() -> std::string {
-        sk::draw_tokens(draws, count, size, threads);
         return "";
     });
 }

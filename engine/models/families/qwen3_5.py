@@ -76,39 +76,29 @@ def _mixture_shape(config: Any, network: Any) -> Settings:
     return _shape(config, network) | {"intermediate": config.shared_expert_intermediate_size}
 
 
-_NAMES = {
-    "conv.conv": "linear_attn.conv1d",
-    "conv.in_proj": "linear_attn.in_proj_qkv",
-    "conv.out_proj": "linear_attn.out_proj",
+_DECODER: dict[str, Any] = {
+    "mtp": True,
+    "orders": _orders,
+    "unsupported": lambda config: bool(config.attention_bias),
+    "parts": _parts,
+    "names": {
+        "conv.conv": "linear_attn.conv1d",
+        "conv.in_proj": "linear_attn.in_proj_qkv",
+        "conv.out_proj": "linear_attn.out_proj",
+    },
+    "norm_offset": 1.0,
+    "head_norms": True,
+    "gated_attention": True,
 }
 FAMILIES = (
-    Family(
-        types=("qwen3_5_text", "qwen3_5"),
-        mtp=True,
-        architecture="qwen35",
-        settings=_settings,
-        orders=_orders,
-        unsupported=lambda config: bool(config.attention_bias),
-        parts=_parts,
-        shape=_shape,
-        names=_NAMES,
-        norm_offset=1.0,
-        head_norms=True,
-        gated_attention=True,
-    ),
+    Family(types=("qwen3_5_text", "qwen3_5"), architecture="qwen35", settings=_settings, shape=_shape, **_DECODER),
     Family(
         types=("qwen3_5_moe_text", "qwen3_5_moe"),
-        mtp=True,
         architecture="qwen35moe",
         settings=_mixture,
         mixture=True,
-        orders=_orders,
-        unsupported=lambda config: bool(config.attention_bias),
         shape=_mixture_shape,
-        names=_NAMES,
-        norm_offset=1.0,
-        head_norms=True,
-        gated_attention=True,
+        **_DECODER,
     ),
     Family(types=("qwen3_next",), mtp=True, packed=False),
 )
