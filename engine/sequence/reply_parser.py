@@ -67,6 +67,8 @@ class Channels:
     """Regular expression for the headers of thinking and of calls."""
     lines: bool = False
     """Whether a header ends with its line."""
+    lead: tuple[str, str, str] = ("", "", "")
+    """What is written before thinking, after it, and before the answer, in Lark with the marks as they are."""
 
     @property
     def marks(self) -> tuple[str, ...]:
