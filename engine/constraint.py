@@ -36,7 +36,9 @@ class Constraint:
     """
 
     kind: ConstraintKind
+    """What `text` is."""
     text: str
+    """The schema, expression or grammar."""
 
     def __post_init__(self) -> None:
         check(self.text.strip(), f"the {self.kind} is empty: write what the reply has to be", FIELD)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from specchat.engine.constraint import FIELD, Constraint, ConstraintKind
-from specchat.engine.errors import check, errors_as
+from specchat.engine.errors import EngineError, check
 from specchat.engine.sequence.json_schema import is_finite, read_schema
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
     elif constraint.kind is ConstraintKind.REGEX:
         made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
     else:
-        with errors_as(lambda error: _sentence(constraint, str(error))):
+        try:
             made = LLMatcher.grammar_from_lark(any_to_lark(constraint.text))
+        except Exception as error:  # the converter of GBNF raises plain ones
+            raise EngineError(_sentence(constraint, str(error)), FIELD) from None
     if lead:
         body = json.loads(made)["grammars"][0] | {"name": "answer"}
         made = json.dumps({"grammars": [{"name": "reply", "lark_grammar": lead}, body]})

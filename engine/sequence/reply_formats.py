@@ -71,7 +71,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
             **dict.fromkeys(("<|START_RESPONSE|>", "<|START_TEXT|>"), _ANSWER),
             **dict.fromkeys(("<|END_RESPONSE|>", "<|END_TEXT|>"), _ANSWER),
         },
-        lead=("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>"),
+        lead=("<|START_THINKING|>", "<|END_THINKING|>", "( <|START_RESPONSE|> | <|START_TEXT|> )"),
     ),
     Tags(  # Apriel
         ("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",), end=("[END FINAL RESPONSE]",),

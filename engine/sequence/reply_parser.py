@@ -68,7 +68,7 @@ class Channels:
     lines: bool = False
     """Whether a header ends with its line."""
     lead: tuple[str, str, str] = ("", "", "")
-    """What is written before thinking, after it, and before the answer, in Lark with the marks as they are."""
+    """What is written before thinking, after it, and before the answer: marks, and Lark, separated by spaces."""
 
     @property
     def marks(self) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ class OpenRequests:
         if request.constraint is None:
             return None
         form = None if request.raw or request.prompt is not None else self._format
-        lead = form and lead_of(form, prompt, self.made.model.tokenizer, request.thinking)
+        lead = form and lead_of(form, prompt, self.made.model.tokenizer, request.thinking, self._constraints.is_control)
         return self._constraints.of(request.constraint, lead or "", [*prompt, *given], len(prompt))
 
     def _encoded(self, request: Request) -> tuple[FittedPrompt, list[int]]:
