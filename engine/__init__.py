@@ -41,6 +41,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.registry import DRAFTERS, unknown_drafter
 from specchat.engine.request import (
+    ANY_TOOL,
     MAX_GAMMA,
     SAMPLING_NUMBERS,
     THINKING_WORDS,
@@ -50,12 +51,13 @@ from specchat.engine.request import (
     PartKind,
     Request,
     Sampling,
+    Tool,
     gamma_text,
     message_parts,
     parse_gamma,
     text_of,
 )
-from specchat.engine.round import Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
+from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
 from specchat.engine.settings import (

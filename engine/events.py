@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from specchat.engine.request import Sampling
-from specchat.engine.round import Round
+from specchat.engine.round import Call, Round
 
 
 class FinishReason(StrEnum):
@@ -136,6 +136,8 @@ class Ready:
     """Identifies the GPU, as NVML does without the prefix `GPU-`; empty on a CPU."""
     model_context: int = 0
     """Context length of the target: `context` is less if memory is short or less was requested."""
+    tools: bool = False
+    """Whether requests may have tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,6 +288,8 @@ class Finished:
     """Time of this event."""
     thinking: bool = False
     """Whether `tail` is part of the thinking."""
+    calls: tuple[Call, ...] = ()
+    """Calls of tools that the end of the reply completed; if empty, not in the trace."""
 
 
 @dataclass(frozen=True, slots=True)

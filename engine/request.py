@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -21,7 +23,7 @@ from specchat.engine.settings import (
     settings_of,
 )
 
-ROLES = ("system", "user", "assistant")
+ROLES = ("system", "user", "assistant", "tool")
 
 MAX_GAMMA = 16
 """Largest γ of a chain; also the most tokens of a tree."""
@@ -39,6 +41,9 @@ THINKING_BUDGETS = ("512", "1024", "2048", "4096", "8192", "16384")
 """Most tokens of thinking."""
 THINKING_WORDS = (*THINKING_LEVELS, *THINKING_MODES, *THINKING_BUDGETS)
 """Values of `Request.thinking` besides on and off; each chat template knows some of them, or none."""
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+ANY_TOOL, SOME_TOOL = "auto", "required"
+"""Values of `Request.tool_choice` besides the name of a tool: the model chooses whether it calls tools, or must."""
 _LARGEST_XTC = 0.5
 """Two tokens cannot both be likelier."""
 COLDEST = 1e-20
@@ -54,6 +59,10 @@ class PartKind(StrEnum):
     """What is said: to the model, or as its answer."""
     THINKING = "thinking"
     """What the assistant thought before its answer."""
+    CALL = "tool_call"
+    """A call of a tool; its text is the arguments, as JSON."""
+    RESULT = "tool_result"
+    """What a call returned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +73,10 @@ class MessagePart:
     """What it is."""
     text: str
     """Its text."""
+    name: str = ""
+    """Name of the tool, of a call and its result; empty for other kinds."""
+    call_id: str = ""
+    """Names the call that a result belongs to; empty for other kinds."""
 
 
 def message_parts(text: str, thinking: str = "") -> tuple[MessagePart, ...]:
@@ -105,6 +118,37 @@ class Message:
     def thinking(self) -> str:
         """What the assistant thought before; the chat template decides whether the model reads it again."""
         return text_of(self.parts, PartKind.THINKING)
+
+    def parts_of(self, kind: PartKind) -> tuple[MessagePart, ...]:
+        """Its parts of one kind."""
+        return tuple(part for part in self.parts if part.kind is kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call.
+
+    Raises:
+        EngineError: the name is invalid, or the parameters are no JSON object.
+    """
+
+    name: str
+    """Letters, digits, _ and -, at most 64."""
+    description: str = ""
+    """What it does, for the model."""
+    parameters: str = "{}"
+    """JSON schema of its arguments."""
+    strict: bool = False
+    """Whether arguments must match the schema."""
+
+    def __post_init__(self) -> None:
+        told = f"the tool name {self.name!a:.80} is invalid: use 1 to 64 letters, digits, _ and -"
+        check(_TOOL_NAME.fullmatch(self.name), told, "tools")
+        try:
+            known = isinstance(json.loads(self.parameters), dict)
+        except ValueError:
+            known = False
+        check(known, f"the parameters of the tool {self.name} are no JSON schema: give an object", "tools")
 
 
 def _number(default: float, sign: str, words: str, holds: Callable[[float], bool], text: str) -> Any:
@@ -288,6 +332,12 @@ class Request:
     """Keys of texts of other chats (`Engine.other_chats`) that are not used: a reply is not drafted from itself."""
     raw: bool = False
     """Whether the text of the reply keeps the marks of thinking, which is not separated; so it is after a `prompt`."""
+    tools: tuple[Tool, ...] = ()
+    """Functions that the model may call, if the chat template has a place for them."""
+    tool_choice: str = ANY_TOOL
+    """`ANY_TOOL`, `SOME_TOOL`, or the name of the tool that must be called."""
+    parallel_calls: bool = True
+    """Whether a reply may have several calls."""
 
     def __post_init__(self) -> None:
         if isinstance(self.thinking, str):
@@ -298,6 +348,11 @@ class Request:
         check_settings(self)
         check(all(self.stop), "a stop string is empty: it would end every reply before its first token", "stop")
         check(self.detail >= 0, f"detail is {self.detail}: it must be 0 (off) or more")
+        names = [tool.name for tool in self.tools]
+        told = f"tool_choice is {self.tool_choice!a:.80}: it must be {ANY_TOOL}, {SOME_TOOL} or the name of a tool"
+        check(self.tool_choice in (*names, ANY_TOOL, *([SOME_TOOL] if names else [])), told, "tool_choice")
+        for name in names if len(set(names)) < len(names) else ():
+            check(names.count(name) == 1, f"the tool {name} is given more than once: give it once", "tools")
 
     def check_prompt(self) -> None:
         """Check what is invalid for all models: lone surrogates and negative token ids.
@@ -305,8 +360,9 @@ class Request:
         Raises:
             EngineError: the prompt, a stop string or the prescribed reply is invalid.
         """
-        said = (part.text for message in self.messages for part in message.parts)
-        for text in (self.prompt or "", self.reply_text, *said, *self.stop):
+        said = (text for message in self.messages for part in message.parts for text in (part.text, part.name))
+        told = (text for tool in self.tools for text in (tool.description, tool.parameters))
+        for text in (self.prompt or "", self.reply_text, *said, *told, *self.stop):
             try:
                 text.encode()
             except UnicodeEncodeError as error:

@@ -78,6 +78,17 @@ class Refused(NamedTuple):
     """The uniform draw: it was rejected as u·q ≥ p."""
 
 
+class Call(NamedTuple):
+    """A call of a tool by the model."""
+
+    id: str
+    """Names the call, so that its result can refer to it."""
+    name: str
+    """Name of the tool."""
+    arguments: str
+    """Its arguments, a JSON object."""
+
+
 class Proposer(NamedTuple):
     """One of the drafts that a drafter combines in a round: of a draft model, or of another drafter."""
 
@@ -187,6 +198,8 @@ class Round:
     trace."""
     context: int = 0
     """Tokens of all rows of the batch before this round; 0 if unknown, as in traces older than version 5."""
+    calls: tuple[Call, ...] = ()
+    """Calls of tools that this round completed, which are no part of its text; if empty, not in the trace."""
 
     @property
     def mean_context(self) -> float:

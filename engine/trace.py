@@ -1,11 +1,11 @@
 """Trace format: one JSON object per line, to store, replay and analyse replies without a model.
 
-The first line is `{"record": "trace", "version": 6}`. Every other line is a `Request` or an event, with its type's name
+The first line is `{"record": "trace", "version": 7}`. Every other line is a `Request` or an event, with its type's name
 in lower case under `record`; the lines of a stored reply include a `Measured`. Unknown fields are an error: a newer
 format has a newer version; versions 1 (no trees), 2 (no plain passes, no frequency penalty, no `Detail.probability`, no
 reply that begins with given tokens), 3 (no thinking, no recommended sampling, and no replies of other servers: no
 unknown fate, no `Totals`), 4 (thinking in the text, between the marks of `Admitted.thinking`; no `Measured`, no
-`Round.context`) and 5 (messages with one text and one thinking instead of parts) are also read.
+`Round.context`), 5 (messages with one text and one thinking instead of parts) and 6 (no tools) are also read.
 `assets/trace.schema.json` describes every field. Reading checks every field against its declared type, so that a
 damaged trace fails here and not halfway through a replay.
 """
@@ -31,8 +31,8 @@ from specchat.engine.files import create_text
 from specchat.engine.request import Message, Request
 from specchat.engine.round import Round
 
-VERSION = 6
-READABLE = (1, 2, 3, 4, 5, VERSION)
+VERSION = 7
+READABLE = (1, 2, 3, 4, 5, 6, VERSION)
 Record = Event | Request
 StoredRecord = Record | Measured
 """What a line of a stored reply may be."""
@@ -40,8 +40,8 @@ StoredRecord = Record | Measured
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(StoredRecord)}
 EARLIER: dict[type, dict[str, type]] = {Message: {"content": str, "thinking": str}}
 """Fields of earlier versions that are read."""
-_LEFT_OUT = ("proposers", "thinking")
-"""Fields that are not written if they are empty, as in most rounds."""
+_LEFT_OUT = ("proposers", "thinking", "calls", "name", "call_id")
+"""Fields that are not written if they are empty, as in most rounds and messages."""
 _HALVES = re.compile("[\ud800-\udfff]")
 
 

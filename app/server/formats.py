@@ -6,10 +6,11 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from math import log
 from typing import Any
 
-from specchat.engine import Admitted, Detail, Event, Finished, FinishReason, Round, TokenScore, to_json
+from specchat.engine import Admitted, Call, Detail, Event, Finished, FinishReason, Round, TokenScore, to_json
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
@@ -41,13 +42,17 @@ class Delta:
     """Text of the answer."""
     thinking: str = ""
     """Text of the thinking before it."""
+    calls: tuple[tuple[int, Call], ...] = ()
+    """Calls of tools, with their numbers."""
     logprobs: tuple[TokenLogprob, ...] = ()
     ending: str | None = None
 
     def then(self, later: Delta) -> Delta:
         """This part and a later one as one."""
         text, thinking = self.text + later.text, self.thinking + later.thinking
-        return Delta(later.event, text, thinking, self.logprobs + later.logprobs, later.ending)
+        return Delta(
+            later.event, text, thinking, self.calls + later.calls, self.logprobs + later.logprobs, later.ending
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,8 @@ class Choice:
         self.tokens = 0
         """Tokens of the reply."""
         self.admitted = False
+        self.calls = 0
+        """Calls of tools."""
         self.top = top
         self._held: tuple[TokenLogprob, ...] = ()
         """Tokens from the last one with text on, to which the end may add; an end-of-sequence token is not reported."""
@@ -97,14 +104,20 @@ class Choice:
                 return Delta(event, self.echo.text, logprobs=self.echo.logprobs) if self.echo else Delta(event)
             case Round():
                 self.tokens += len(event.emitted)
-                return Delta(event, event.answer, event.thought, self._with_held(event))
+                return Delta(event, event.answer, event.thought, self._numbered(event.calls), self._with_held(event))
             case Finished():
                 left = self._held[:-1] if event.reason is FinishReason.EOS and not self.echo else self._held
                 if left and event.tail:
                     left = (*left[:-1], replace(left[-1], text=left[-1].text + event.tail))
                 text, thinking = ("", event.tail) if event.thinking else (event.tail, "")
-                return Delta(event, text, thinking, left, ENDINGS.get(event.reason, "stop"))
+                calls = self._numbered(event.calls)
+                ending = ENDINGS.get(event.reason, "tool_calls" if self.calls else "stop")
+                return Delta(event, text, thinking, calls, left, ending)
         return Delta(event)
+
+    def _numbered(self, calls: Sequence[Call]) -> tuple[tuple[int, Call], ...]:
+        first, self.calls = self.calls, self.calls + len(calls)
+        return tuple(enumerate(calls, first))
 
     def _with_held(self, event: Round) -> tuple[TokenLogprob, ...]:
         if self.top is None:
@@ -156,10 +169,11 @@ class Format(ABC):
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """The chunk of a stream for one event; may be empty."""
         opens = isinstance(delta.event, Admitted) and self.opens
-        if not (delta.text or delta.thinking or delta.logprobs or delta.ending or opens or self._speculation):
+        said = delta.text or delta.thinking or delta.calls or delta.logprobs or delta.ending
+        if not (said or opens or self._speculation):
             return b""
         logprobs = self.logprobs(choice, delta.logprobs) if delta.logprobs else None
-        part = self.part(delta.text, delta.thinking, first=opens)
+        part = self.part(delta, first=opens)
         content = {"index": choice.index, **part, "logprobs": logprobs, "finish_reason": delta.ending}
         text = _json({**self._chunk_head, "choices": [content]})
         if self._speculation:
@@ -177,7 +191,7 @@ class Format(ABC):
             entries = tuple(entry for delta in own for entry in delta.logprobs)
             part = {
                 "index": choice.index,
-                **self.complete("".join(delta.text for delta in own), "".join(delta.thinking for delta in own)),
+                **self.complete(reduce(Delta.then, own)),
                 "logprobs": self.logprobs(choice, entries) if choice.top is not None else None,
                 "finish_reason": own[-1].ending,
             }
@@ -191,11 +205,11 @@ class Format(ABC):
     """Whether a stream begins with a chunk without text."""
 
     @abstractmethod
-    def part(self, text: str, thinking: str, *, first: bool) -> dict[str, Any]:
+    def part(self, delta: Delta, *, first: bool) -> dict[str, Any]:
         """Fields for the text of a chunk."""
 
     @abstractmethod
-    def complete(self, text: str, thinking: str) -> dict[str, Any]:
+    def complete(self, whole: Delta) -> dict[str, Any]:
         """Fields for the text of a whole reply."""
 
     @abstractmethod
@@ -208,15 +222,25 @@ class ChatFormat(Format):
 
     chunk_kind, whole_kind, opens = "chat.completion.chunk", "chat.completion", True
 
-    def part(self, text: str, thinking: str, *, first: bool) -> dict[str, Any]:
+    def part(self, delta: Delta, *, first: bool) -> dict[str, Any]:
         """The role in the first chunk, then text."""
         if first:
             return {"delta": {"role": "assistant", "content": ""}}
-        return {"delta": _said(thinking) | ({"content": text} if text else {})}
+        calls = [{"index": number, **_call(call)} for number, call in delta.calls]
+        said = {"content": delta.text} if delta.text else {}
+        return {"delta": _said(delta.thinking) | said | ({"tool_calls": calls} if calls else {})}
 
-    def complete(self, text: str, thinking: str) -> dict[str, Any]:
+    def complete(self, whole: Delta) -> dict[str, Any]:
         """One message."""
-        return {"message": {"role": "assistant", "content": text, "refusal": None, **_said(thinking.strip())}}
+        said: dict[str, Any] = {
+            "role": "assistant",
+            "content": whole.text,
+            "refusal": None,
+            **_said(whole.thinking.strip()),
+        }
+        if whole.calls:
+            said |= {"content": whole.text.strip() or None, "tool_calls": [_call(call) for _, call in whole.calls]}
+        return {"message": said}
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002
         """One object for each token."""
@@ -239,13 +263,13 @@ class CompletionFormat(Format):
         self._offsets: dict[int, int] = {}
         """Characters of each choice so far."""
 
-    def part(self, text: str, thinking: str, *, first: bool) -> dict[str, Any]:  # noqa: ARG002
+    def part(self, delta: Delta, *, first: bool) -> dict[str, Any]:  # noqa: ARG002
         """The text alone, as `Request.raw` leaves it."""
-        return {"text": text}
+        return {"text": delta.text}
 
-    def complete(self, text: str, thinking: str) -> dict[str, Any]:  # noqa: ARG002
+    def complete(self, whole: Delta) -> dict[str, Any]:
         """The text alone, as `Request.raw` leaves it."""
-        return {"text": text}
+        return {"text": whole.text}
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         """Four lists of the same length."""
@@ -279,6 +303,11 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
 def _said(thinking: str) -> dict[str, str]:
     """The field for thinking; none without any."""
     return {"reasoning_content": thinking} if thinking else {}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    """A call of a tool."""
+    return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
 
 
 def _token(text: str, logprob: float | None) -> dict[str, Any]:

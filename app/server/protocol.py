@@ -56,6 +56,7 @@ MOST_CHOICES = 128
 MOST_BIASES = 1024
 MOST_TOP_LOGPROBS = 20
 MOST_PROMPTS = 128
+MOST_TOOLS = 128
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 Count = Annotated[int, Field(ge=1, le=1 << 31)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, le=1 << 31)]], Field(fail_fast=True, min_length=1)]
@@ -65,12 +66,11 @@ _TOKEN_DIGITS = 10
 
 IGNORED = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prompt_cache_options", "parallel_tool_calls", "verbosity",
+    "prompt_cache_options", "verbosity",
 ))  # fmt: skip
 """Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (None, False), "suffix": (None, ""), "best_of": (None,),
-    "tools": (None, []), "tool_choice": (None, "none", "auto"),
     "functions": (None, []), "function_call": (None, "none", "auto"),
     "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
     "continue_final_message": (None,), "add_generation_prompt": (None,),
@@ -97,11 +97,29 @@ class TextPart(_Model):
     text: str
 
 
+class CalledFunction(_Model):
+    """Name and arguments of a call."""
+
+    name: str
+    arguments: str = ""
+
+
+class CallBody(_Model):
+    """A call of a tool in an earlier reply."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class MessageBody(_Model):
     """One turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[CallBody], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+    """The call whose result a message of a tool is."""
     reasoning_content: str | None = None
     """Thinking of an assistant, as in this server's answers; `reasoning` is another name for it."""
     reasoning: str | None = None
@@ -115,6 +133,35 @@ class MessageBody(_Model):
         if isinstance(self.content, list):
             return "".join(part.text for part in self.content)
         return self.content or ""
+
+
+class FunctionBody(_Model):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolBody(_Model):
+    """A tool: a function."""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class ChosenFunction(_Model):
+    """The name of a function."""
+
+    name: str
+
+
+class ChosenTool(_Model):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
 
 
 Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
@@ -177,6 +224,9 @@ class ChatBody(Body):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     """Sets the chat template's thinking switch, if the template knows the word."""
     thinking: bool | str | None = None
@@ -243,15 +293,14 @@ def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
 def _is_neutral(name: str, value: Any, extra: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     """Whether a field has no effect because of another one.
 
-    So have tools that may not be called, the best n of n choices, and what says that a last reply is continued.
+    So have functions that may not be called, the best n of n choices, and what says that a last reply is continued.
     """
-    uncalled = {"tools": "tool_choice", "functions": "function_call"}
     if name == "best_of":
         return bool(value == (values.get("n") or 1))
     if name in ("continue_final_message", "add_generation_prompt") and "messages" in values:
         continues = values["messages"][-1]["role"] == "assistant"
         return value is (continues if name == "continue_final_message" else not continues)
-    return isinstance(value, list) and name in uncalled and extra.get(uncalled[name]) == "none"
+    return isinstance(value, list) and name == "functions" and extra.get("function_call") == "none"
 
 
 def _refusal(error: ValidationError) -> ApiError:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from specchat.app.server.protocol import MOST_CHOICES, SERVED, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
-from specchat.engine import THINKING_WORDS, Engine, EngineError, Message, Request, Sampling
+from specchat.engine import (
+    ANY_TOOL,
+    THINKING_WORDS,
+    Engine,
+    EngineError,
+    Message,
+    MessagePart,
+    PartKind,
+    Request,
+    Sampling,
+    Tool,
+    message_parts,
+)
 
 COMPLETION_TOKENS = 16
 """The protocol's default of max_tokens for /v1/completions."""
+_FIELDS = {False: "messages", True: "prompt"}
+_NO_PARAMETERS = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +65,8 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
             _model_request(body, call_id, longest, defaults), detail=top, raw=isinstance(body, CompletionBody)
         )
         if isinstance(body, ChatBody):
-            model = replace(model, thinking=_thinking(body, model.thinking))
-        read = [_read(prompt, call_id, defaults, model.thinking) for prompt in prompts]
+            model = replace(model, thinking=_thinking(body, model.thinking), **_tools(body))
+        read = [_read(prompt, call_id, defaults, model) for prompt in prompts]
         return [
             replace(
                 model,
@@ -73,14 +89,54 @@ def echoed(body: CompletionBody, requests: Sequence[Request], engine: Engine) ->
 
 
 def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
-    """Messages of the engine."""
-    return tuple(
-        Message({"developer": "system"}.get(turn.role, turn.role), turn.text(), turn.thinking()) for turn in messages
+    """Messages of the engine.
+
+    Raises:
+        ApiError: the result of a call does not follow the call.
+    """
+    names: dict[str, str] = {}
+    return tuple(_message(turn, names, f"messages.{place}") for place, turn in enumerate(messages))
+
+
+def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
+    """A message of the engine; `names` are those of the tools that were called before it, by the ids of the calls."""
+    if turn.role == "tool":
+        if turn.tool_call_id not in names:
+            text = f"{place} is the result of no call before it: give it the tool_call_id of one"
+            raise ApiError(400, text, param=f"{place}.tool_call_id")
+        name = names[turn.tool_call_id]
+        return Message("tool", parts=[MessagePart(PartKind.RESULT, turn.text(), name, turn.tool_call_id)])
+    calls = [
+        MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id)
+        for call in (turn.tool_calls or () if turn.role == "assistant" else ())
+    ]
+    names.update((call.call_id, call.name) for call in calls)
+    return Message(
+        {"developer": "system"}.get(turn.role, turn.role), parts=[*message_parts(turn.text(), turn.thinking()), *calls]
     )
 
 
-def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: bool | str | None = None) -> list[int]:
-    """Token ids of a text or a conversation, with the template's thinking switch, if given.
+def _tools(body: ChatBody) -> dict[str, Any]:
+    """Fields of `Request` for tools."""
+    choice = body.tool_choice or ANY_TOOL
+    functions = [] if choice == "none" else [tool.function for tool in body.tools or ()]
+    tools = tuple(
+        Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
+        for each in functions
+    )
+    if choice not in ("none", ANY_TOOL):
+        raise ApiError(400, "tool_choice must be auto or none here: a call cannot be forced yet", param="tool_choice")
+    if not isinstance(choice, str):
+        choice = choice.function.name
+    return {
+        "tools": tools,
+        "tool_choice": ANY_TOOL if choice == "none" else choice,
+        "parallel_calls": body.parallel_tool_calls is not False,
+    }
+
+
+def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, settings: Request | None = None) -> list[int]:
+    """Token ids of a text or a conversation, with the thinking switch and the tools of another request, if given.
 
     Raises:
         ApiError: the model cannot read it.
@@ -88,18 +144,20 @@ def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, thinking: boo
     try:
         if isinstance(prompt, str):
             return engine.prompt_ids(Request("read", prompt=prompt))
-        return engine.prompt_ids(Request("read", prompt, thinking=thinking))
+        if settings is None:
+            return engine.prompt_ids(Request("read", prompt))
+        return engine.prompt_ids(Request("read", prompt, thinking=settings.thinking, tools=settings.tools))
     except EngineError as error:
         raise ApiError(400, str(error), param=error.field) from None
 
 
 def _read(
-    prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults, thinking: bool | str | None
+    prompt: tuple[Message, ...] | str | list[int], call_id: str, defaults: Defaults, settings: Request
 ) -> tuple[int, ...]:
-    ids = prompt if isinstance(prompt, list) else read_prompt(prompt, defaults.engine, thinking)
+    ids = prompt if isinstance(prompt, list) else read_prompt(prompt, defaults.engine, settings)
     if len(ids) >= defaults.context:
         message = f"the prompt has {len(ids)} tokens and the context holds {defaults.context}: shorten it"
-        raise ApiError(400, message, code="context_length_exceeded")
+        raise ApiError(400, message, param=_FIELDS[settings.raw], code="context_length_exceeded")
     Request(call_id, prompt_ids=tuple(ids)).check_prompt()
     return tuple(ids)
 

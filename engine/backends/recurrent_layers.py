@@ -3,7 +3,8 @@
 The modelling code has an operator over many tokens, which gives the last state only, and one over a single token.
 Where states are recorded, the first is replaced by the second, token by token; projections, convolutions and all else
 of a layer still run over all tokens at once. The operators are the gated delta rule (Yang et al. 2024, "Gated Delta
-Networks") and the state space model of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs").
+Networks"), the same with a gate per channel (Kimi Team 2025, "Kimi Linear") and the state space model of Mamba-2 (Dao
+and Gu 2024, "Transformers are SSMs").
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ def record_states(network: nn.Module, layers: set[int]) -> set[int]:
     for part in network.modules():
         module = sys.modules[type(part).__module__]
         index = getattr(part, "layer_idx", None)
-        if index in layers and hasattr(part, "A_log") and _made_stepwise(module):
+        if index not in layers:
+            continue
+        if any(name.endswith("A_log") for name, _ in part.named_parameters()) and _made_stepwise(module):
             known.add(index)
     return layers - known
 
@@ -63,7 +66,8 @@ def _delta_step(
     initial_state: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The gated delta rule for token t: queries, keys and values [B, T, heads, size], gates g and β [B, T, heads]."""
+    """The gated delta rule for token t: queries, keys and values [B, T, heads, size], gates g and β [B, T, heads], or g
+    [B, T, heads, size]."""
     now = slice(t, t + 1)
     before = initial_state if state is None else state
     parts = [each[:, now] for each in qkv]
@@ -106,6 +110,7 @@ def _scan_step(
 
 _OPERATORS: tuple[tuple[str, str, Operator], ...] = (
     ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", _delta_step),
+    ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention", _delta_step),
     ("mamba2_chunk_scan", "mamba2_selective_state_update", _scan_step),
 )
 """Names of an operator over many tokens and of the one over a single token, and how the second is called for each."""

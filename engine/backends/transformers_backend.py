@@ -34,6 +34,7 @@ from specchat.engine.errors import EngineError, first_line
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.joined_linear import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint
+from specchat.engine.models.model_config import OTHER_WAYS
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -343,13 +344,13 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
             )
     except Exception as error:  # this call runs modelling code of any kind
         kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
-        raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): choose another") from error
+        raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): {OTHER_WAYS}") from error
     unknown = record_states(model, {layer for layer, state in probe.states if state == "recurrent"})
     if unknown or (model._is_stateful and not probe.states):
         kind = model.config.get_text_config().model_type
         raise EngineError(
             f"models of type {kind} keep a recurrent state that cannot be taken back with a rejected token: "
-            "choose another"
+            f"{OTHER_WAYS}"
         )
     masks.learn(heads)
     return probe

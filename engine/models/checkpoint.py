@@ -22,8 +22,14 @@ MTP = "mtp."
 """Beginning of the names of multi-token-prediction layers."""
 MTP_FILE = "mtp.safetensors"
 """The multi-token-prediction layer of a model that came as a GGUF file."""
-TEXT_PART = "model.language_model."
-"""Beginning of the names of the text part's weights where a model reads images too."""
+TEXT_PART = {
+    r"^model\.language_model\.": "model.",
+    r"^model\.text_model\.": "model.",
+    r"^language_model\.model\.": "model.",
+    r"^language_model\.lm_head\.": "lm_head.",
+}
+"""Beginnings of the names of the text part's weights where a model reads images too, as regular expressions, and what
+they are in a network of text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +190,13 @@ def _is_inside(folder: Path, name: str) -> bool:
 def is_finite(weight: Tensor) -> bool:
     """Whether all values are finite; the extremes take a fiftieth of the time of `torch.isfinite`, and no copy."""
     return weight.numel() == 0 or all(bool(extreme.isfinite()) for extreme in weight.aminmax())
+
+
+def text_name(name: str) -> str:
+    """Name of a weight in the network of text, from that in a model that may read images too."""
+    for beginning, plain in TEXT_PART.items():
+        name = re.sub(beginning, plain, name)
+    return name
 
 
 def tensor_names(folder: Path) -> set[str]:

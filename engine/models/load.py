@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, check, errors_as, first_line
-from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, display_name, read_json, tensor_names
+from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, display_name, read_json, tensor_names, text_name
 from specchat.engine.models.families import family_of
-from specchat.engine.models.model_config import model_config
+from specchat.engine.models.model_config import auto_class, model_config
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
@@ -275,13 +275,13 @@ def load_tokenizer(folder: Path) -> PlainTokenizer:
 
 
 def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
-    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    auto: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    text, renamed = config.get_text_config(), None
-    networks = {auto._model_mapping.get(type(each), None) for each in (text, config)}
-    if len(networks - {None}) > 1 and any(name.startswith(TEXT_PART) for name in tensor_names(folder)):
-        config, renamed = text, {f"^{re.escape(TEXT_PART)}": "model."}
+    auto, text, renamed = auto_class(config), config.get_text_config(), None
+    networks = {AutoModelForCausalLM._model_mapping.get(type(text), None), auto._model_mapping.get(type(config), None)}
+    is_usual = auto is AutoModelForCausalLM or family_of(text.model_type) is not None  # others may scale logits
+    if is_usual and len(networks - {None}) > 1 and any(name != text_name(name) for name in tensor_names(folder)):
+        auto, config, renamed = AutoModelForCausalLM, text, TEXT_PART
     try:
         model, report = auto.from_pretrained(
             folder,
@@ -312,8 +312,17 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
         nn.init.zeros_(model.get_parameter(name))
     if not config.is_encoder_decoder and "lm_head.weight" not in model.all_tied_weights_keys:
         model.config.tie_word_embeddings = False  # it may be stated of an output layer with separate weights
+    if auto is AutoModelForImageTextToText:
+        _drop_encoders(model)
     network: PreTrainedModel = model.eval().requires_grad_(False)
     return network
+
+
+def _drop_encoders(model: PreTrainedModel) -> None:
+    """Free the encoders of images and sound of a model, which reads text only here."""
+    for modality in ("image", "audio"):
+        if model.get_encoder(modality=modality) not in (model, model.base_model):
+            model.set_encoder(nn.Identity(), modality=modality)
 
 
 def eos_ids(folder: Path, tokenizer: PlainTokenizer, config: PreTrainedConfig) -> frozenset[int]:

@@ -18,6 +18,8 @@ RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid"}
 """Layer types with recurrent states (`engine.cache.recurrent_states`)."""
 _ROLLBACK_LAYERS = {"full_attention", "sliding_attention", "chunked_attention", "moe", "mlp", *RECURRENT_LAYERS}
 """Layer types whose drafted tokens can be taken back."""
+OTHER_WAYS = "choose another model, or run it in another server and give that server's address with --attach"
+"""What to do with a model that cannot run here."""
 _MXFP4 = "mxfp4"
 """The only quantisation of safetensors that is read: the published experts of gpt-oss, two weights in a byte."""
 
@@ -39,12 +41,9 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         if "auto_map" in raw:
             auto_map = raw["auto_map"]
             first = next(iter(auto_map.values()), "auto_map") if isinstance(auto_map, dict) else "auto_map"
-            raise EngineError(
-                f"{folder} brings its own code ({first}), which specchat never runs: "
-                "choose a model that transformers knows"
-            )
+            raise EngineError(f"{folder} brings its own code ({first}), which specchat never runs: {OTHER_WAYS}")
         stated = f"of type {kind!r}, which the installed transformers does not know" if kind else "without a model_type"
-        raise EngineError(f"{folder} is a model {stated}: upgrade transformers or choose another model")
+        raise EngineError(f"{folder} is a model {stated}: upgrade transformers, {OTHER_WAYS}")
     quantised = raw.get("quantization_config")
     method = quantised.get("quant_method", "an unnamed method") if quantised else _MXFP4
     if method != _MXFP4:
@@ -55,6 +54,9 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         # transformers knows the type, so an auto_map is ignored.
         config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     _add_biases(checkpoint, config)
+    text = config.get_text_config()
+    if text is not config and not any("lm_head" in name for name in checkpoint.names):
+        text.tie_word_embeddings = True  # it may be stated of the whole only
     _check_rope(folder, config)
     if quantised:  # transformers' own kernels for it would be downloaded
         config.quantization_config["dequantize"] = True
@@ -91,7 +93,7 @@ def _check_rope(folder: Path, config: PreTrainedConfig) -> None:
         if kind not in ("default", *ROPE_INIT_FUNCTIONS):
             raise EngineError(
                 f"{folder / 'config.json'} states rope_type {kind!r}, which the installed transformers does not know: "
-                "upgrade transformers or choose another model"
+                f"upgrade transformers, {OTHER_WAYS}"
             )
 
 
@@ -109,36 +111,50 @@ def _check_depth(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
         )
 
 
+def auto_class(config: PreTrainedConfig) -> Any:
+    """The class of transformers that makes the network of a configuration.
+
+    Of a model that reads images too it makes a network of text, where transformers has one; else the whole.
+    """
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
+
+    if config.is_encoder_decoder:
+        return AutoModelForSeq2SeqLM
+    autos = (AutoModelForCausalLM, AutoModelForImageTextToText)
+    return next((auto for auto in autos if type(config) in auto._model_mapping), AutoModelForCausalLM)
+
+
 def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
-    from transformers import AutoModelForCausalLM
+    from transformers import GenerationMixin
 
     folder, kind = checkpoint.folder, config.model_type
     special = {each: family.check_network for family in families() if family.check_network for each in family.types}
     if kind in special and config.is_encoder_decoder:
         special[kind](folder, checkpoint.config.get("architectures"))
         return
-    if type(config) not in AutoModelForCausalLM._model_mapping or config.is_encoder_decoder:
+    known = auto_class(config)._model_mapping
+    if type(config) not in known or config.is_encoder_decoder:
         raise EngineError(
             f"{folder} is a {kind} model, which does not continue text: choose a decoder-only language model "
             f"or one of these encoder-decoders: {', '.join(special)}"
         )
-    registered: Any = AutoModelForCausalLM._model_mapping[type(config)]
+    registered: Any = known[type(config)]
     # Some types are registered with several networks; transformers builds the first by default.
     network: type[PreTrainedModel] = registered[0] if isinstance(registered, tuple) else registered
     stated = (checkpoint.config.get("architectures") or [network.__name__])[0]
     # Of a model that reads images too, the text part runs, where transformers has a network for it.
     text_part = stated.replace("ForConditionalGeneration", "ForCausalLM")
-    if not stated.endswith(("ForCausalLM", "LMHeadModel")) and network.__name__ not in (stated, text_part):
+    is_text = stated.endswith(("ForCausalLM", "LMHeadModel")) or network.__name__ in (stated, text_part)
+    if not is_text or not issubclass(network, GenerationMixin):
         raise EngineError(f"{folder} is a {stated}, which does not continue text: choose a causal language model")
     if _counts_from_padding(network):
         raise EngineError(
-            f"{folder} is a {kind} model, which counts positions from its padding token and not from 0: "
-            "choose another decoder-only language model"
+            f"{folder} is a {kind} model, which counts positions from its padding token and not from 0: {OTHER_WAYS}"
         )
     refusal = _unsupported_state(network, config)
     if refusal:
         raise EngineError(
-            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: choose another model"
+            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: {OTHER_WAYS}"
         )
 
 
@@ -152,7 +168,7 @@ def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig)
     text = config.get_text_config()
     others = sorted(set(getattr(text, "layer_types", None) or ()) - _ROLLBACK_LAYERS)
     if others:
-        return f"layers are of an unknown type ({', '.join(others)})"
+        return f"layers ({', '.join(others)}) do not store plain keys and values of each token"
     if network._is_stateful and not getattr(text, "layer_types", None):
         return "layers keep a recurrent state"
     needed = {"attention_mask", "position_ids", cache_argument(network.forward)}

@@ -16,10 +16,18 @@ from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.request import Message, MessagePart, PartKind, Request
+from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.template import default_template, render
-from specchat.engine.sequence.template_traits import as_parts, thinking_variables, traits_of, turn_of
+from specchat.engine.sequence.template_traits import (
+    as_parts,
+    thinking_variables,
+    tool_of,
+    traits_of,
+    turn_of,
+    with_responses,
+)
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -41,6 +49,10 @@ _END = "\ufdd1"
 _GAP = "\n\n"
 """Text between messages that become one."""
 _HELLO = Message("user", "Hello")
+_NO_TOOLS = (
+    "the model's chat template has no place for tools, or an unknown format of calls: choose a model that was trained "
+    "to call tools, or give a template with --chat-template"
+)
 
 
 def encode_chat(request: Request, tokenizer: Any) -> list[int]:
@@ -53,11 +65,14 @@ def encode_chat(request: Request, tokenizer: Any) -> list[int]:
 
 
 def _render(request: Request, tokenizer: Any) -> str:
-    variables = thinking_variables(tokenizer, request.thinking)
+    traits, variables = traits_of(tokenizer), dict(thinking_variables(tokenizer, request.thinking))
+    if request.tools or any(_has_calls(message) for message in request.messages):
+        check(find_call_format(tokenizer) is not None, _NO_TOOLS, "tools")
+        variables["tools"] = separate(list(map(tool_of, request.tools)), tokenizer)
     refusals: list[Exception] = []
-    for messages, tools in _accepted_forms(request.messages, system=traits_of(tokenizer).system):
+    for messages, tools in _accepted_forms(request.messages, system=traits.system):
         try:
-            return _text(messages, tokenizer, {**variables, **tools})
+            return _text(messages, tokenizer, {**tools, **variables})
         except EngineError:
             raise
         except Exception as error:  # a template may raise anything
@@ -74,11 +89,13 @@ def _render(request: Request, tokenizer: Any) -> str:
 def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, object]) -> str:
     """The prompt up to where the reply begins or continues."""
     *before, last = messages
-    if continues := last.role == "assistant":
+    if continues := last.role == "assistant" and not _has_calls(last):
         *said, final = last.parts or (MessagePart(PartKind.TEXT, ""),)
         last = Message(last.role, parts=(*said, replace(final, text=final.text + _END)))
-    turns = [separate(turn_of(message, tokenizer.chat_template), tokenizer) for message in (*before, last)]
-    if traits_of(tokenizer).parts:
+    traits = traits_of(tokenizer)
+    turns = [turn_of(message, tokenizer.chat_template, call_text=traits.call_text) for message in (*before, last)]
+    turns = separate(with_responses(turns, tokenizer.chat_template), tokenizer)
+    if traits.parts:
         turns = list(map(as_parts, turns))
     text = render(tokenizer, turns, **variables, add_generation_prompt=not continues)
     if not continues:
@@ -99,6 +116,9 @@ def _accepted_forms(
         system: whether the template writes a system prompt; otherwise it becomes part of the first question.
     """
     first = messages if system else _without_system(messages)
+    if any(map(_has_calls, messages)):  # nothing may be left out or joined
+        yield first, {}
+        return
     joined = _joined(first)
     bare = _without_system(joined)
     answers = [message for message in bare[:-1] if message.content.strip()]
@@ -134,6 +154,10 @@ def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
         )
         for same in groups
     )
+
+
+def _has_calls(message: Message) -> bool:
+    return any(part.kind in (PartKind.CALL, PartKind.RESULT) for part in message.parts)
 
 
 def _sentence(messages: Sequence[Message], tokenizer: Any, reason: str) -> str:
@@ -182,7 +206,7 @@ def separate(value: Any, tokenizer: Any) -> Any:
     if isinstance(value, str):
         return names.sub(lambda found: found[0][0] + _SEPARATOR + found[0][1:], value)
     if isinstance(value, dict):
-        return {key: separate(each, tokenizer) for key, each in value.items()}
+        return {separate(key, tokenizer): separate(each, tokenizer) for key, each in value.items()}
     return [separate(each, tokenizer) for each in value] if isinstance(value, list) else value
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from specchat.engine.round import Call
 from specchat.engine.sequence.reply_parser import ReplyParser, overlap
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -58,6 +59,14 @@ class Detokenizer:
     def thinking(self) -> bool:
         """Whether the text returned last is part of the model's thinking."""
         return self._parser is not None and self._parser.thinking
+
+    def take_calls(self) -> tuple[Call, ...]:
+        """Calls of tools that were completed since this was called last."""
+        if self._parser is None or not self._parser.calls:
+            return ()
+        taken = tuple(self._parser.calls)
+        self._parser.calls.clear()
+        return taken
 
     def begin(self, tokens: Sequence[int]) -> list[tuple[str, bool]]:
         """Text per token of the given beginning of the reply, and `thinking`. It is not searched for stop strings."""

@@ -17,7 +17,7 @@ from specchat.engine.sequence.template import default_template
 
 LAST = 64
 """Number of tokens at the end of a prompt that say how its reply begins."""
-_HEADER, _CLOSE, _BODY, _THINKING, _ANSWER = Mark.HEADER, Mark.CLOSE, Mark.BODY, Mark.THINKING, Mark.ANSWER
+_HEADER, _CLOSE, _BODY, _THINKING, _ANSWER, _CALL = Mark
 
 
 def _tags(name: str) -> Tags:
@@ -33,10 +33,11 @@ FORMATS: tuple[Tags | Channels, ...] = (
         },
         r"analysis|to=(?!user\b|assistant\b)",
         lead=('<|channel|> "analysis" <|message|>', '<|end|> <|start|> "assistant"', '<|channel|> "final" <|message|>'),
+        calls=r"to=functions\.([\w-]+)",
     ),
     Channels(  # Gemma 4
         ("<|channel>", "<channel|>"),
-        {"<|channel>": _HEADER, "<channel|>": _ANSWER, "<|tool_call>": _THINKING, "<tool_call|>": _ANSWER},
+        {"<|channel>": _HEADER, "<channel|>": _ANSWER, "<|tool_call>": _CALL, "<tool_call|>": _ANSWER},
         r"thought",
         lines=True,
         lead=('<|channel> "thought\\n"', "<channel|>", ""),
@@ -51,14 +52,14 @@ FORMATS: tuple[Tags | Channels, ...] = (
         ("<|content_thinking|>", "<|content_text|>"),
         {
             "<|message_model|>": _ANSWER, "<|content_thinking|>": _THINKING, "<|content_text|>": _ANSWER,
-            "<|content_invoke_tool_json|>": _THINKING, "<|end_message|>": _ANSWER,
+            "<|content_invoke_tool_json|>": _CALL, "<|end_message|>": _ANSWER,
         },
         lead=("<|content_thinking|>", "<|end_message|> <|message_model|>", "<|content_text|>"),
     ),
     Channels(  # Solar Open
         ("<|think|>", "<|content|>"),
         {
-            "<|begin|>": _HEADER, "<|think|>": _THINKING, "<|content|>": _ANSWER, "<|tool_calls|>": _THINKING,
+            "<|begin|>": _HEADER, "<|think|>": _THINKING, "<|content|>": _ANSWER, "<|tool_calls|>": _CALL,
             "<|end|>": _ANSWER,
         },
         lead=("<|think|>", '<|end|> <|begin|> "assistant"', "<|content|>"),
@@ -66,7 +67,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
     Channels(  # Command A Reasoning, Command R7B, Cohere 2 MoE
         ("<|START_THINKING|>", "<|END_THINKING|>"),
         {
-            **dict.fromkeys(("<|START_THINKING|>", "<|START_ACTION|>"), _THINKING),
+            "<|START_THINKING|>": _THINKING, "<|START_ACTION|>": _CALL,
             **dict.fromkeys(("<|END_THINKING|>", "<|END_ACTION|>"), _ANSWER),
             **dict.fromkeys(("<|START_RESPONSE|>", "<|START_TEXT|>"), _ANSWER),
             **dict.fromkeys(("<|END_RESPONSE|>", "<|END_TEXT|>"), _ANSWER),
@@ -120,12 +121,12 @@ class ReplyFormat:
     control: frozenset[int]
     """Control tokens of the vocabulary."""
 
-    def parser(self, prompt: Sequence[int], tokenizer: Any) -> ReplyParser:
-        """The parser of a reply to this prompt, which may have begun it."""
+    def parser(self, prompt: Sequence[int], tokenizer: Any, *, calls: bool = False) -> ReplyParser:
+        """The parser of a reply to this prompt, which may have begun it; `calls`: calls of tools are requested."""
         decode = tokenizer.backend_tokenizer.decode
         if isinstance(self.marks, Channels):
             last = [decode([token], skip_special_tokens=False) for token in prompt[-LAST:]]
-            return ChannelParser(self.marks, whole=self.whole, prompt=last)
+            return ChannelParser(self.marks, whole=self.whole, prompt=last, calls=calls)
         end = str(decode(list(prompt[-LAST:]), skip_special_tokens=False)).rstrip()
         begun = end.endswith((*self.marks.opening, *self.marks.opened))
         return TagParser(self.marks, begun=begun or self._continued(self.marks, prompt, tokenizer.backend_tokenizer))

@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import lru_cache
 
+from specchat.engine.round import Call
+
 LONGEST_HEADER = 64
 """Characters of the header of a channel. A longer one is none."""
+CALL, CALL_END = "\ufdd2", "\ufdd3"
+"""Marks around calls of tools in the answer of a reply with channels: noncharacters of Unicode."""
+NAME_END = "[ARGS]"
+"""What follows the name of a tool that a header has; Mistral's mark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +56,16 @@ class Mark(Enum):
     """Thinking begins."""
     ANSWER = auto()
     """The answer begins, or a channel ends."""
+    CALL = auto()
+    """A call of a tool begins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Channels:
     """Marks that count anywhere in a reply, as whole tokens where the vocabulary has them.
 
-    Text outside of channels is part of the answer. Unrequested calls of tools are part of the thinking.
+    Text outside of channels is part of the answer. Unrequested calls of tools are part of the thinking; others are
+    between `CALL` and `CALL_END` in the answer.
     """
 
     signs: tuple[str, ...]
@@ -69,11 +78,18 @@ class Channels:
     """Whether a header ends with its line."""
     lead: tuple[str, str, str] = ("", "", "")
     """What is written before thinking, after it, and before the answer: marks, and Lark, separated by spaces."""
+    calls: str = ""
+    """Regular expression for the headers of calls, if they are known by them; its group is the name of the tool."""
 
     @property
     def marks(self) -> tuple[str, ...]:
         """All marks."""
         return tuple(self.meaning)
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether it has marks of calls."""
+        return bool(self.calls) or Mark.CALL in self.meaning.values()
 
 
 class ReplyParser(ABC):
@@ -84,6 +100,8 @@ class ReplyParser(ABC):
         """Whether the text or the mark that was read last is part of the thinking."""
         self.fresh = False
         """Whether a part has begun that has no text yet."""
+        self.calls: list[Call] = []
+        """Calls of tools that are complete and were not taken yet."""
         self._text = ""
         """Text that is not decided."""
 
@@ -222,12 +240,18 @@ class ChannelParser(ReplyParser):
         channels: the marks.
         whole: whether each mark is one token: then it counts only at the end of a piece.
         prompt: texts of the prompt's last tokens.
+        calls: whether calls of tools are requested.
     """
 
-    def __init__(self, channels: Channels, *, whole: bool = True, prompt: Iterable[str] = ()) -> None:
+    def __init__(
+        self, channels: Channels, *, whole: bool = True, prompt: Iterable[str] = (), calls: bool = False
+    ) -> None:
         super().__init__()
         self._channels = channels
         self._whole = whole
+        self._calls = calls
+        self._calling = False
+        """Whether the current part is a call."""
         self._header: str | None = None
         """The header so far; None outside of one."""
         self._closes = False
@@ -281,9 +305,9 @@ class ChannelParser(ReplyParser):
         self._header += text
         name, end, rest = self._header.partition("\n")
         if end and self._channels.lines:
-            self._enter(name)
+            left = self._enter(name)
             self.thinking = self.thinking or self._inside
-            return self._started(rest)
+            return left + self._started(rest)
         if end or len(name) > LONGEST_HEADER:
             rest, self._header = self._header if self._implied else self._header.lstrip(), None
             self._implied = self._inside = self.thinking = False
@@ -291,25 +315,32 @@ class ChannelParser(ReplyParser):
         return ""
 
     def _read(self, mark: str) -> str:
-        """Take in a mark; return a text that turns out to be no header."""
-        meaning, header = self._channels.meaning[mark], self._header
+        """Take in a mark; return a text that turns out to be no header, and marks of calls."""
+        meaning, header, marks = self._channels.meaning[mark], self._header, ""
         if meaning in (Mark.HEADER, Mark.CLOSE):
             self._header = f"{header or ''} "
             self._closes = meaning is Mark.CLOSE
         elif meaning is Mark.BODY:
-            self._enter(header)
+            marks = self._enter(header)
         else:
-            self._enter(None)
-            self._inside = meaning is Mark.THINKING
-        no_header = self._implied and meaning in (Mark.THINKING, Mark.ANSWER)
+            marks = self._enter(None)
+            self._calling = self._calls and meaning is Mark.CALL
+            self._inside = meaning in (Mark.THINKING, Mark.CALL) and not self._calling
+            marks += CALL if self._calling else ""
+        no_header = self._implied and meaning in (Mark.THINKING, Mark.ANSWER, Mark.CALL)
         self._implied = False
-        self.thinking = self.thinking or self._inside
-        return header or "" if no_header else ""
+        self.thinking = (self.thinking or self._inside) and not marks
+        return (header or "" if no_header else "") + marks
 
-    def _enter(self, header: str | None) -> None:
-        """Begin the channel with this header; without one, the answer."""
-        named = header is not None and not self._closes and re.search(self._channels.thinking, header)
-        self._inside, self._header, self._closes, self.fresh = bool(named), None, False, True
+    def _enter(self, header: str | None) -> str:
+        """Begin the channel with this header; without one, the answer. Returns marks of calls."""
+        marks = CALL_END if self._calling else ""
+        named = None if header is None or self._closes else header
+        called = re.search(self._channels.calls, named) if named and self._calls and self._channels.calls else None
+        self._calling = called is not None
+        self._inside = not called and named is not None and bool(re.search(self._channels.thinking, named))
+        self._header, self._closes, self.fresh = None, False, True
+        return f"{marks}{CALL}{called[1]}{NAME_END}" if called else marks
 
 
 def overlap(text: str, marks: Iterable[str]) -> int:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from specchat.engine.request import THINKING_BUDGETS, THINKING_LEVELS, THINKING_MODES, Message
+from specchat.engine.request import (
+    THINKING_BUDGETS,
+    THINKING_LEVELS,
+    THINKING_MODES,
+    Message,
+    MessagePart,
+    PartKind,
+    Tool,
+)
+from specchat.engine.round import Call
 from specchat.engine.sequence.template import default_template, render
 
 ON, OFF = "on", "off"
@@ -37,6 +49,11 @@ _PART = re.compile(r"type['\"]?\]?\s*==\s*['\"](thinking|thoughts)['\"]")
 """A template's test for a part of a message that is thinking, of Ministral and of Apertus."""
 _NEEDLE, _UNKNOWN = "needle-7f3a", "unknown-7f3a"
 _QUESTION = ({"role": "user", "content": _NEEDLE},)
+SAMPLE_TOOL = Tool("probe_7f3a", "Looks up.", '{"type": "object", "properties": {"key": {"type": "string"}}}')
+SAMPLE_CALL = Call("call7f3a0", SAMPLE_TOOL.name, '{"key": "value-7f3a"}')
+_RESPONSES = re.compile(r"\btool_responses\b")
+"""A field for the results of calls in the message that has the calls, of Gemma 4."""
+_TOOL_ROLE = re.compile(r"['\"]tool['\"]")
 
 
 class Traits(NamedTuple):
@@ -46,6 +63,12 @@ class Traits(NamedTuple):
     """Whether the content of a message is a list of parts instead of a text."""
     system: bool
     """Whether a system prompt becomes part of the prompt."""
+    tools: bool
+    """Whether tools become part of the prompt."""
+    call: str
+    """`SAMPLE_CALL` as the template writes it, with what follows; empty if it leaves out calls."""
+    call_text: bool
+    """Whether it takes the arguments of a call as a text, not as an object."""
 
 
 def traits_of(tokenizer: Any) -> Traits:
@@ -69,12 +92,19 @@ def words_of(chat_template: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(_SLASH_COMMAND.findall(default_template(chat_template))))
 
 
-def turn_of(message: Message, chat_template: Any) -> dict[str, object]:
+def turn_of(message: Message, chat_template: Any, *, call_text: bool = False) -> dict[str, object]:
     """A message as argument of a chat template, with its thinking where the template looks for it.
 
     The template keeps or drops the thinking of earlier replies as its model was trained.
+
+    Args:
+        call_text: whether the template takes the arguments of calls as texts.
     """
     turn: dict[str, object] = {"role": message.role, "content": message.content}
+    for result in message.parts_of(PartKind.RESULT):
+        turn |= {"content": result.text, "name": result.name, "tool_call_id": result.call_id}
+    if calls := [_call_of(call, as_text=call_text) for call in message.parts_of(PartKind.CALL)]:
+        turn["tool_calls"] = calls
     if not message.thinking:
         return turn
     template = default_template(chat_template)
@@ -87,6 +117,34 @@ def turn_of(message: Message, chat_template: Any) -> dict[str, object]:
         return turn | {"content": [{"type": "thinking", "thinking": message.thinking}, *said]}
     said = [{"type": "response", "text": message.content}] if message.content else []
     return turn | {"content": {"blocks": [{"type": "thoughts", "text": message.thinking}, *said]}}
+
+
+def tool_of(tool: Tool) -> dict[str, object]:
+    """A tool as argument of a chat template."""
+    about = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)}
+    return {"type": "function", "function": about}
+
+
+def _call_of(part: MessagePart, *, as_text: bool) -> dict[str, object]:
+    arguments: object = part.text
+    if not as_text:
+        with suppress(ValueError):
+            arguments = json.loads(part.text)
+    return {"id": part.call_id, "type": "function", "function": {"name": part.name, "arguments": arguments}}
+
+
+def with_responses(turns: Sequence[Mapping[str, object]], chat_template: Any) -> list[dict[str, object]]:
+    """The turns, with results of calls in the turn that has the calls, if the template looks for them only there."""
+    template = default_template(chat_template)
+    made: list[dict[str, Any]] = []
+    moved = _RESPONSES.search(template) is not None and _TOOL_ROLE.search(template) is None
+    for turn in turns:
+        if moved and turn["role"] == "tool" and made and "tool_calls" in made[-1]:
+            result = {"name": turn.get("name"), "response": turn["content"]}
+            made[-1].setdefault("tool_responses", []).append(result)
+        else:
+            made.append(dict(turn))
+    return made
 
 
 def as_parts(turn: Mapping[str, object]) -> dict[str, object]:
@@ -124,7 +182,27 @@ def _traits(template: str, named: tuple[tuple[str, str], ...]) -> Traits:
     probe, system = _Probe(template, named), {"role": "system", "content": _NEEDLE}
     parts = not probe.has(*_QUESTION) and probe.has(as_parts(_QUESTION[0]))
     turns = [system, {"role": "user", "content": "Hello"}]
-    return Traits(parts, probe.has(*map(as_parts, turns) if parts else turns))
+    question = as_parts(_QUESTION[0]) if parts else _QUESTION[0]
+    tools = SAMPLE_TOOL.name in (probe(question, tools=[tool_of(SAMPLE_TOOL)]) or "")
+    call, call_text = _sample(probe, question, parts) if tools else ("", False)
+    return Traits(parts, probe.has(*map(as_parts, turns) if parts else turns), tools, call, call_text)
+
+
+def _sample(probe: _Probe, question: Mapping[str, object], parts: bool) -> tuple[str, bool]:
+    """`SAMPLE_CALL` as a template writes it, and whether it takes its arguments as a text."""
+    called = MessagePart(PartKind.CALL, SAMPLE_CALL.arguments, SAMPLE_CALL.name, SAMPLE_CALL.id)
+    result = replace(called, kind=PartKind.RESULT, text="found")
+    messages = Message("assistant", parts=[called]), Message("tool", parts=[result])
+    tools = [tool_of(SAMPLE_TOOL)]
+    begun = probe(question, tools=tools) or ""
+    for call_text in (False, True):
+        said = [turn_of(message, probe.template, call_text=call_text) for message in messages]
+        said = list(map(as_parts, said)) if parts else said
+        whole = probe(question, *with_responses(said, probe.template), tools=tools) or ""
+        text = whole.removeprefix(begun) if whole.startswith(begun) else whole.rpartition(_NEEDLE)[2]
+        if SAMPLE_CALL.name in text and repr(json.loads(SAMPLE_CALL.arguments)) not in text:
+            return text, call_text
+    return "", False
 
 
 @lru_cache(maxsize=8)

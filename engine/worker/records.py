@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from specchat.engine.decoding.draft import Source
 from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.top_logprobs import unpack
 from specchat.engine.events import FinishReason
-from specchat.engine.round import Fate, Refused, Round
+from specchat.engine.round import Call, Fate, Refused, Round
 from specchat.engine.sequence.sequence import SequenceState
 
 
@@ -42,8 +43,9 @@ class Commit:
     """Tokens before the round."""
     added: list[int] = field(default_factory=list)
     """The tokens added: up to the first that ends the reply."""
-    pieces: list[tuple[str, bool]] = field(default_factory=list)
-    """Their texts, and whether they are thinking, if the row has stop strings: else `emit` decodes them."""
+    pieces: list[tuple[str, bool, tuple[Call, ...]]] = field(default_factory=list)
+    """Their texts, whether they are thinking, and the calls of tools that they complete, if the row has stop strings:
+    else `emit` decodes them."""
     reason: FinishReason | None = None
     """Why the reply ends here; None if it continues."""
 
@@ -74,10 +76,10 @@ class Commit:
         row.cached = min(row.cached, len(row.tokens))
         return made
 
-    def decode(self, token: int) -> tuple[str, bool]:
-        """Text of the next token of the reply, and whether it is thinking."""
+    def decode(self, token: int) -> tuple[str, bool, tuple[Call, ...]]:
+        """Text of the next token of the reply, whether it is thinking, and the calls that it completes."""
         text = "" if token in self.eos else self.row.text.add(token)
-        return text, self.row.text.thinking
+        return text, self.row.text.thinking, self.row.text.take_calls()
 
     def emit(self, times: Times) -> None:
         """Build and emit the record. If that fails the row has failed: no more of its records are emitted."""
@@ -92,7 +94,7 @@ class Commit:
         """The immutable record; tokens after the end of the reply are dropped."""
         row, outcome, tests, added = self.row, self.outcome, self.outcome.tests, self.added
         decoded = self.pieces or [self.decode(token) for token in added]
-        pieces, thinking = zip(*decoded, strict=True)
+        pieces, thinking, calls = zip(*decoded, strict=True)
         cut = len(added) <= outcome.accepted
         accepted = len(added) if cut else outcome.accepted
         drafted = tests.drafted[:accepted] if cut else tests.drafted
@@ -127,6 +129,7 @@ class Commit:
             ),
             offered=outcome.offered,
             thinking=thinking if any(thinking) else (),
+            calls=tuple(chain.from_iterable(calls)),
             proposers=tuple(source.proposer(tests.drafted) for source in self.sources if tests.drafted),
             **times._asdict(),
         )

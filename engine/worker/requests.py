@@ -13,6 +13,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
+from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import (
     FittedPrompt,
@@ -169,6 +170,9 @@ class OpenRequests:
         """The detokenizer of a reply to this prompt, which `continues` it where it is no conversation."""
         tokenizer, form = self.made.model.tokenizer, self._format
         stops, after = stops_of(request, tokenizer), prompt if continues and not request.messages else ()
+        if request.tools and (calls := find_call_format(tokenizer)):
+            separating = calls.parser(prompt, tokenizer, request.tools, several=request.parallel_calls)
+            return Detokenizer(tokenizer, stops, separating, calls.special, after)
         if form is None:
             return Detokenizer(tokenizer, stops, after=after)
         parser = None if request.raw or request.prompt is not None else form.parser(prompt, tokenizer)
@@ -243,7 +247,15 @@ class OpenRequests:
             tail, reason, message = "", FinishReason.ERROR, message or sentence(error)
         self.on_end(row.request.request_id)
         row.outbox.put(
-            Finished(row.request.request_id, reason, tail, message, self.clock(), bool(tail) and row.text.thinking)
+            Finished(
+                row.request.request_id,
+                reason,
+                tail,
+                message,
+                self.clock(),
+                bool(tail) and row.text.thinking,
+                row.text.take_calls(),
+            )
         )
 
     def fail(self, row: SequenceState, message: str) -> None:

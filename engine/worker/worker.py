@@ -30,6 +30,7 @@ from specchat.engine.kernels.library import KernelError
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
+from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
@@ -161,6 +162,7 @@ class Worker:
                 thinking_values=tuple(values),
                 template_words=words_of(tokenizer.chat_template),
                 conversations=made.model.start is None,
+                tools=find_call_format(tokenizer) is not None,
                 sampling=chat_sampling(self.config.target, made.model.recommended),
             ),
             made,

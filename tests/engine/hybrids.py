@@ -1,4 +1,4 @@
-"""Tiny random networks of families with recurrent layers."""
+"""Tiny random networks of families with recurrent layers, and of those with latent attention."""
 
 from typing import Any
 
@@ -27,10 +27,17 @@ _MAMBA = {
     "mamba_d_state": 8, "mamba_d_head": 16, "mamba_n_heads": 4, "mamba_n_groups": 1, "mamba_d_ssm": 64,
     "mamba_expand": 2, "mamba_chunk_size": 8,
 }  # fmt: skip
+_LATENT = {
+    "num_key_value_heads": 4, "kv_lora_rank": 24, "q_lora_rank": None, "qk_rope_head_dim": 8, "qk_nope_head_dim": 16,
+    "v_head_dim": 12, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 3,
+}  # fmt: skip
 HYBRIDS: dict[str, dict[str, Any]] = {
     "qwen3_5_text": _DELTA,
     "qwen3_5_moe_text": _DELTA | _EXPERTS,
     "qwen3_next": _DELTA | _EXPERTS,
+    "olmo_hybrid": _DELTA,
+    "kimi_linear": _LATENT | _EXPERTS | {"layer_types": _LINEAR, "linear_head_dim": 8, "linear_num_heads": 2},
+    "bailing_hybrid": _LATENT | _EXPERTS | {"layer_group_size": 2},
     "lfm2": {"layer_types": _CONV, "conv_L_cache": 3, "block_auto_adjust_ff_dim": False},
     "lfm3": {"layer_types": _CONV, "conv_L_cache": 3} | _EXPERTS,
     "granitemoehybrid": {"layer_types": _LINEAR, "shared_intermediate_size": 32} | _MAMBA | _EXPERTS,
@@ -49,7 +56,10 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     | _EXPERTS,
 }
 """Model type to what is special about its configuration."""
-HYBRIDS = {kind: own for kind, own in HYBRIDS.items() if kind in CONFIG_MAPPING}  # transformers 5.17 has no lfm3
+HYBRIDS = {kind: own for kind, own in HYBRIDS.items() if kind in CONFIG_MAPPING}  # transformers 5.17 lacks some
+
+LATENT = {kind: _LATENT | _EXPERTS | {"q_lora_rank": 16, "head_dim": 8} for kind in ("deepseek_v3", "glm4_moe_lite")}
+"""Families whose cache has one compressed vector for the keys and values of all heads, likewise."""
 
 
 def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0, **more: Any) -> LoadedModel:
@@ -58,7 +68,7 @@ def hybrid(kind: str, seed: int = 0, sharpness: float = 12.0, **more: Any) -> Lo
     `more` is for its configuration.
     """
     silence_transformers()
-    config: Any = AutoConfig.for_model(kind, **_MOST | HYBRIDS[kind] | more)
+    config: Any = AutoConfig.for_model(kind, **_MOST | (HYBRIDS | LATENT)[kind] | more)
     torch.manual_seed(seed)
     network = AutoModelForCausalLM.from_config(config).float().eval().requires_grad_(False)
     for name, weight in network.named_parameters():  # gates that open, states that matter

@@ -6,9 +6,12 @@ from hypothesis import strategies as st
 
 from specchat.engine import Died, Given, Loading, Measured, Notice, Record, Speedup, Step, Totals
 from specchat.engine.events import Admitted, Finished, FinishReason, Prefilled, Ready
-from specchat.engine.request import Message, Request, Sampling
-from specchat.engine.round import Candidate, Detail, Fate, Proposer, Round
+from specchat.engine.request import Message, MessagePart, PartKind, Request, Sampling, Tool
+from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Round
 
+ASKED = Message("user", "What is at sea?")
+CALLED = Message("assistant", parts=(MessagePart(PartKind.CALL, '{"at": "sea"}', "look", "c1"),))
+FOUND = Message("tool", parts=(MessagePart(PartKind.RESULT, "a ship", "look", "c1"),))
 LAST_FATES = (Fate.CORRECTION, Fate.BONUS, Fate.PLAIN)
 ENTRY = Candidate(7, " the", 0.5)
 DETAIL = Detail((ENTRY, Candidate(8, "\n", 0.25)), (ENTRY,), (), 1.5, 0.5)
@@ -65,6 +68,8 @@ EVERY_RECORD: tuple[Record, ...] = (
     make_round(drafted=4, accepted=1, rejected=True),
     make_round(drafted=0),
     replace(make_round(drafted=3), proposers=(Proposer("small", 3, 3), Proposer("other \x1b", 2, 1))),
+    replace(make_round(drafted=0), calls=(Call("c1", "look", '{"at": "sea"}'),)),
+    Request("r", (ASKED, CALLED, FOUND), tools=(Tool("look", "Looks.", strict=True),), tool_choice="look"),
     Notice(None, "no chat template", 0.2),
     observed_round(Step(3, 1), " kept", " other"),
     observed_round(None, " said"),

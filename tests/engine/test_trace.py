@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from specchat.engine import EngineError
 from specchat.engine.events import Finished, FinishReason, Ready, Step, Totals
 from specchat.engine.round import Refused, Round
-from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json
+from specchat.engine.trace import VERSION, Record, TraceWriter, from_json, read_trace, to_json
 from tests.engine.records import EVERY_RECORD, MEASURED, make_round, observed_round, records
 from tests.failing import files_of_at_most
 
-HEADER = '{"record": "trace", "version": 6}\n'
+HEADER = f'{{"record": "trace", "version": {VERSION}}}\n'
 json_values: st.SearchStrategy[Any] = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -39,8 +39,9 @@ def test_every_record_comes_back_equal_from_one_line_of_utf8(record: Record) -> 
 @pytest.mark.parametrize("record", [*EVERY_RECORD, *MEASURED], ids=lambda record: type(record).__name__)
 def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
     values = {"record": type(record).__name__.lower(), **asdict(record)}
-    for fields in (values, *values.get("messages", ())):
-        for name in ("proposers", "thinking"):
+    messages = values.get("messages", ())
+    for fields in (values, *(part for message in messages for part in message["parts"])):
+        for name in ("proposers", "thinking", "calls", "name", "call_id"):
             if fields.get(name) in ("", ()):
                 del fields[name]
     assert to_json(record) == json.dumps(values, ensure_ascii=False)
@@ -118,14 +119,14 @@ def test_a_file_that_cannot_grow_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"hello\n", b"\x00\xff\xfe\n", b"{}\n", b"[1]\n", b'{"record": "trace", "version": 7}\n',
+        b"", b"hello\n", b"\x00\xff\xfe\n", b"{}\n", b"[1]\n", b'{"record": "trace", "version": 8}\n',
         HEADER.rstrip().encode(), b"[" * 100_000 + b"\n",
     ],
 )  # fmt: skip
 def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_bytes(content)
-    with pytest.raises(EngineError, match=r"trace.jsonl is not a specchat trace of version 6"):
+    with pytest.raises(EngineError, match=f"trace.jsonl is not a specchat trace of version {VERSION}"):
         list(read_trace(path))
 
 

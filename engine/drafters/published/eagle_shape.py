@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
+from specchat.engine.drafters.published.rotary import rotary_frequencies
 from specchat.engine.drafters.published.weights import UnfitError, hidden_size, require
-from specchat.engine.errors import first_line
 from specchat.engine.models.packed.load import Model
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -19,8 +18,6 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
 }
 _SPECULATORS = "eagle3"
-_ROTARIES = ("default", "linear", "llama3", "yarn")
-"""Rotary embeddings that do not depend on the length of the text."""
 
 
 class EagleShape:
@@ -58,8 +55,7 @@ class EagleShape:
         self.head_size = int(layer.get("head_dim") or self.hidden // self.heads)
         self.intermediate = _positive(layer, "intermediate_size")
         self.epsilon = float(layer.get("rms_norm_eps", 1e-6))
-        self.positions = int(layer.get("max_position_embeddings", 2048))
-        self.rotary = {key: layer[key] for key in ("rope_theta", "rope_scaling", "rope_parameters") if layer.get(key)}
+        self._layer = layer
         self.third = f"{prefix}hidden_norm.weight" in names
         """EAGLE-3; else EAGLE-1 or EAGLE-2."""
         self.stated_taps = _stated_taps(config)
@@ -105,29 +101,7 @@ class EagleShape:
         Raises:
             UnfitError: the rotary settings are unknown, or cannot be read.
         """
-        from transformers import LlamaConfig
-        from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-        sizes: dict[str, Any] = {
-            "hidden_size": self.hidden,
-            "num_attention_heads": self.heads,
-            "head_dim": self.head_size,
-            "max_position_embeddings": self.positions,
-        }
-        try:
-            config = LlamaConfig(**sizes, **self.rotary)
-            stated: Any = config.rope_parameters
-            kind = stated["rope_type"]
-            require(kind in _ROTARIES, f"has rotary embeddings of the type {kind!r}, which are not supported")
-            if kind != "default":
-                make: Callable[[Any], tuple[Tensor, float]] = ROPE_INIT_FUNCTIONS[kind]
-                return make(config)
-            steps = torch.arange(0, self.head_size, 2).float() / self.head_size
-            return stated["rope_theta"] ** -steps, 1.0
-        except (KeyError, TypeError, ValueError) as error:
-            raise UnfitError(
-                f"has a config.json with rotary settings that cannot be read ({first_line(error)}): fetch it again",
-            ) from None
+        return rotary_frequencies(self._layer, self.hidden, self.heads, self.head_size)
 
 
 def _positive(layer: Mapping[str, Any], name: str) -> int:

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from specchat.engine.drafters.head.layer import LayeredHead
 from specchat.engine.drafters.published.find import WEIGHTS, weights_of
 from specchat.engine.errors import EngineError, errors_as, first_line
 from specchat.engine.models.packed.load import Model, PackedModel
@@ -92,7 +91,7 @@ def read_vocabulary(count: int, size: int, tensors: dict[str, Tensor]) -> Tensor
     return tokens
 
 
-def fill(head: LayeredHead, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
+def fill(head: nn.Module, tensors: Mapping[str, Tensor], published: str, ours: str) -> None:
     """Assign tensors to the parameters of a network.
 
     Args:

@@ -29,6 +29,7 @@ Decoder::Decoder(const sk_model& model)
       ropes_(model.ropes, model.ropes + model.rope_count),
       key_heads_(model.heads) {
     model_.layers = layers_.data();
+    epsilon_ = model_.epsilon / (model_.residual_scale * model_.residual_scale);
     model_.ropes = ropes_.data();
     std::vector<sk_matrix*> all{&model_.output, &model_.inputs_projection, &model_.clusters};
     for (sk_layer& layer : layers_)
@@ -82,12 +83,12 @@ int32_t Decoder::last_needed(const sk_batch& batch) const {
 void Decoder::embed(const sk_batch& batch) {
     each_token(pool_, tokens_, [&](int64_t t) {
         float* state = states_.get() + t * model_.hidden;
-        if (batch.entered) {
+        if (batch.entered)
             memcpy(state, batch.entered + t * model_.hidden, size_t(model_.hidden) * sizeof(float));
-            return;
-        }
-        unpack_row(model_.embedding, batch.ids[t], state);
-        if (model_.embedding_scale != 1.0f) kernels_->scale(state, model_.hidden, model_.embedding_scale);
+        else
+            unpack_row(model_.embedding, batch.ids[t], state);
+        const float factor = (batch.entered ? 1.0f : model_.embedding_scale) / model_.residual_scale;
+        if (factor != 1.0f) kernels_->scale(state, model_.hidden, factor);
     });
 }
 
@@ -96,14 +97,15 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
                        wants_codes(layer.mixer_gate);
     prefetch_all(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
     each_token(pool_, tokens_, [&](int64_t t) {
-        kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, model_.epsilon, model_.hidden,
+        kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, epsilon_, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
     project(layer, index, batch);
     switch (layer.mixer) {
         case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
-        case SK_DELTA_NET: delta_net(layer, index, batch); break;
+        case SK_DELTA_NET:
+        case SK_STATE_SPACE: state_layer(layer, index, batch); break;
         default: attend(layer, batch); attention_out(layer);
     }
     layer.router.rows ? experts(layer) : mlp(layer);
@@ -138,7 +140,7 @@ void Decoder::enter_mlp(const sk_layer& layer) {
     const bool codes = wants_codes(layer.gate) || wants_codes(layer.up) || wants_codes(layer.router);
     prefetch_all(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
     each_token(pool_, tokens_, [&](int64_t t) {
-        kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, model_.epsilon, model_.hidden,
+        kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, epsilon_, model_.hidden,
                        normed_.token(t));
         if (codes) normed_.quantize(*kernels_, t);
     });
@@ -181,9 +183,12 @@ void Decoder::mlp(const sk_layer& layer) {
 void Decoder::tap(const sk_batch& batch, int32_t depth, const float* states) {
     for (int64_t i = 0; i < batch.tap_count; i++)
         if (batch.taps[i] == depth)
-            for (int64_t t = 0; t < tokens_; t++)
-                memcpy(batch.tapped + (t * batch.tap_count + i) * model_.hidden, states + t * model_.hidden,
-                       size_t(model_.hidden) * sizeof(float));
+            for (int64_t t = 0; t < tokens_; t++) {
+                float* to = batch.tapped + (t * batch.tap_count + i) * model_.hidden;
+                memcpy(to, states + t * model_.hidden, size_t(model_.hidden) * sizeof(float));
+                if (depth < model_.layer_count && model_.residual_scale != 1.0f)
+                    kernels_->scale(to, model_.hidden, model_.residual_scale);
+            }
 }
 
 // The final norm for the taps that ask for it, and logits of the judged tokens.
@@ -191,14 +196,14 @@ void Decoder::judge(const sk_batch& batch) {
     const bool tapped = std::count(batch.taps, batch.taps + batch.tap_count, model_.layer_count) > 0;
     if (tapped) {
         each_token(pool_, tokens_, [&](int64_t t) {
-            kernels_->norm(states_.get() + t * model_.hidden, model_.final_norm, model_.epsilon, model_.hidden,
+            kernels_->norm(states_.get() + t * model_.hidden, model_.final_norm, epsilon_, model_.hidden,
                            normed_.token(t));
         });
         tap(batch, model_.layer_count, normed_.token(0));
     }
     if (batch.judged_count == 0) return;
     each_token(pool_, batch.judged_count, [&](int64_t i) {
-        kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, model_.epsilon,
+        kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, epsilon_,
                        model_.hidden, judged_.token(i));
         if (wants_codes(model_.output)) judged_.quantize(*kernels_, i);
     });
@@ -214,10 +219,12 @@ void Decoder::score(const sk_batch& batch) {
         const int64_t first = i * share, last = std::min(total, first + share);
         kernels_->linear(model_.output, inputs, first, last, 0, batch.judged_count, nullptr, false,
                          batch.logits + first * kPanel, model_.vocabulary);
-        if (model_.logit_cap == 0.0f) return;
         const int64_t width = std::min<int64_t>(model_.vocabulary, last * kPanel) - first * kPanel;
-        for (int64_t j = 0; j < batch.judged_count; j++)
-            kernels_->cap(batch.logits + j * model_.vocabulary + first * kPanel, width, model_.logit_cap);
+        for (int64_t j = 0; j < batch.judged_count; j++) {
+            float* logits = batch.logits + j * model_.vocabulary + first * kPanel;
+            if (model_.logit_scale != 1.0f) kernels_->multiply_by(logits, width, model_.logit_scale);
+            if (model_.logit_cap != 0.0f) kernels_->cap(logits, width, model_.logit_cap);
+        }
     };
     pool_.each((total + share - 1) / share, piece);
 }

@@ -117,7 +117,7 @@ class Decoder {
     void merge(const sk_layer& layer, int64_t t, int64_t first, int64_t count);
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
-    void delta_net(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void state_layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void delta_inputs(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t);
     void delta_rule(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void convolve(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t, bool with_silu, float* out);
@@ -149,6 +149,7 @@ class Decoder {
     const int32_t* commits_ = nullptr;
     sk_tables tables_{};
     int64_t ring_ = 0;
+    float epsilon_ = 0;  // of the norms of `states_`
     int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
     int64_t head_size_ = 0, key_heads_ = 0;  // the largest; the fewest of a layer with attention
     int32_t caching_layers_ = 0;             // layers up to the last one with a cache
@@ -166,7 +167,8 @@ class Decoder {
     std::vector<AttentionPiece> pieces_;
     bool share_ = false, split_ = false;  // whether pieces are made for several rows, and for single blocks
     int64_t most_own_ = 0, most_states_ = 0;
-    Buffer<float> states_, queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
+    Buffer<float> states_;  // divided by `residual_scale`, which layers then need not apply
+    Buffer<float> queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
     Activations normed_, attended_, mixed_, hidden_, judged_;
     Buffer<float> clusters_;       // [judged, clusters], their scores

@@ -11,14 +11,15 @@ from specchat.engine.models.family import Family, Order, Settings, attention_bia
 from specchat.engine.models.gguf.header import GgufHeader
 
 
-def _settings(header: GgufHeader) -> Settings:
+def llama_settings(header: GgufHeader) -> Settings:
+    """Settings of Llama's decoder, and of others that llama.cpp converts in the same way."""
     stated = header.setting("attention.key_length", None) or header.setting("rope.dimension_count", None)
     mlp_bias = any(any(has_tensor(header, f"ffn_{part}.bias")) for part in ("gate", "up", "down"))
     own = {"head_dim": stated or head_size(header), "mlp_bias": mlp_bias, "sliding_window": None}
     return own | attention_bias(header)
 
 
-def _orders(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order]]:
+def adjacent_pairs(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order]]:
     """Orders of the rows of queries and keys.
 
     llama.cpp stores rows that are rotated together next to each other; transformers rotates row d with row d + size / 2
@@ -34,6 +35,12 @@ def _split_pairs(heads: int, size: int) -> Order:
 
 FAMILIES = (
     # A model that was made from a Mistral or Qwen may state a window.
-    Family(types=("llama",), ignored=("sliding_window",), architecture="llama", settings=_settings, orders=_orders),
+    Family(
+        types=("llama",),
+        ignored=("sliding_window",),
+        architecture="llama",
+        settings=llama_settings,
+        orders=adjacent_pairs,
+    ),
     Family(types=("mistral",)),
 )

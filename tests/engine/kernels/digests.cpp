@@ -122,6 +122,8 @@ uint64_t passes(uint64_t hash) {
     model.epsilon = 1e-5f;
     model.attention_scale = 0.2f;
     model.embedding_scale = 2.5f;
+    model.residual_scale = 0.3f;
+    model.logit_scale = 0.7f;
     model.embedding = random_matrix(SK_Q8, words, hidden);
     model.output = model.embedding;
     model.final_norm = norm(hidden);
@@ -261,7 +263,7 @@ uint64_t growths(uint64_t hash) {
     model.layer.activation = SK_SILU;
     model.layer.epsilon = 1e-5f;
     model.layer.attention_scale = 0.2f;
-    model.layer.embedding_scale = 1.0f;
+    model.layer.embedding_scale = model.layer.residual_scale = model.layer.logit_scale = 1.0f;
     model.layer.embedding = model.layer.output = random_matrix(SK_Q8, words, hidden);
     model.layer.final_norm = norm.data();
     model.layer.layers = &layer;

@@ -1,0 +1,139 @@
+"""A block drafter as it is published: its folder or GGUF file, read and checked against its target."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specchat.engine.drafters.block.gguf import read_gguf
+from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.shape import BlockShape, read_shape
+from specchat.engine.drafters.head.layer import pack_head
+from specchat.engine.drafters.published.find import CONFIG
+from specchat.engine.drafters.published.weights import (
+    fill,
+    head_errors,
+    hidden_size,
+    read_tensors,
+    read_vocabulary,
+    require,
+)
+from specchat.engine.models.checkpoint import display_name, read_json
+from specchat.engine.models.packed.load import Model, PackedModel
+
+_OF_THE_TARGET = re.compile(r"(embed_tokens|lm_head|verifier_\w+)\.weight|rotary_emb\..*")
+"""Tensors that are the target's, or computed."""
+_OTHER_NAMES = {"model.": "", "logit_head.": "", "encoder.output_norm_enc.": "hidden_norm.", "encoder.fc.": "fc."}
+"""Beginnings of names in some checkpoints, and the usual ones."""
+_TURNED = re.compile(r"layers\.\d+\.self_attn\.[qk]_(proj|norm)\.(weight|bias)")
+"""Tensors whose rows rotary embeddings pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedBlock:
+    """A block drafter on its target's device, in its dtype; with 8-bit codes next to packed weights."""
+
+    network: BlockNetwork
+    vocabulary: Tensor
+    """[V'], int64, the tokens that it scores."""
+    name: str
+    """For display."""
+    weight_bytes: int
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """Depths of the target's hidden states that it reads."""
+        return self.network.taps
+
+
+def load_block(folder: Path, target: Model) -> LoadedBlock:
+    """Load a block drafter for a target.
+
+    Args:
+        folder: of config.json and safetensors, or a GGUF file.
+        target: whose hidden states it reads.
+
+    Raises:
+        EngineError: it does not fit the target, is of an unknown kind, or lacks something.
+    """
+    network, vocabulary = read_block(folder, target)
+    return LoadedBlock(network, vocabulary.to(target.device), display_name(folder), pack_head(network, target))
+
+
+def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
+    """A block drafter as it is stored: its network on the CPU, and its vocabulary [V'], int64.
+
+    Raises:
+        EngineError: it does not fit the target, is of an unknown kind, or lacks something.
+    """
+    with head_errors(folder):
+        if folder.suffix == ".gguf":
+            config, tensors = read_gguf(folder, target.vocab_size)
+        else:
+            config, tensors = read_json(folder / CONFIG), read_tensors(folder)
+        tensors = {_usual(name): tensor for name, tensor in tensors.items()}
+        tensors = {name: tensor for name, tensor in tensors.items() if not _OF_THE_TARGET.fullmatch(name)}
+        shape = read_shape(config, tensors)
+        _check(shape, config, target)
+        shape = replace(shape, embedding_scale=shape.embedding_scale * _embedding_scale(target))
+        if not config.get("rope_is_neox_style", config.get("is_neox_style", True)):
+            tensors |= {name: _halves(t, shape.head_size) for name, t in tensors.items() if _TURNED.fullmatch(name)}
+        vocabulary = read_vocabulary(shape.draft_vocabulary, shape.vocabulary, tensors)
+        with torch.device("meta"):
+            network = BlockNetwork(shape)
+        fill(network, tensors, "", "")
+    return network, vocabulary
+
+
+def _usual(name: str) -> str:
+    """The usual name of a tensor."""
+    beginning = next((each for each in _OTHER_NAMES if name.startswith(each)), "")
+    return _OTHER_NAMES.get(beginning, "") + name.removeprefix(beginning)
+
+
+def _check(shape: BlockShape, config: Mapping[str, Any], target: Model) -> None:
+    """Check that the drafter was made for a target of these sizes.
+
+    Raises:
+        UnfitError: it was made for another one.
+    """
+    hidden, layers = hidden_size(target), target.layers
+    stated = int(config.get("target_hidden_size") or shape.hidden)
+    fitting = "choose the drafter of this target"
+    for size in (stated, shape.hidden):
+        require(
+            size == hidden,
+            f"was made for a target of hidden size {size}, and {target.name} has {hidden}: {fitting}",
+        )
+    require(
+        shape.vocabulary == target.vocab_size,
+        f"was made for a vocabulary of {shape.vocabulary} tokens, and {target.name} has {target.vocab_size}: {fitting}",
+    )
+    require(
+        0 <= shape.mask < target.vocab_size,
+        f"has the mask token {shape.mask}, which is none of the {target.vocab_size} of {target.name}: {fitting}",
+    )
+    require(
+        all(0 <= depth <= layers for depth in shape.taps),
+        f"reads the outputs of the layers {', '.join(str(depth - 1) for depth in shape.taps)} of its target, and "
+        f"{target.name} has {layers} layers: {fitting}",
+    )
+
+
+def _embedding_scale(target: Model) -> float:
+    """The factor by which the target's embedding module multiplies what it stores, as Gemma's does."""
+    if isinstance(target, PackedModel):
+        return target.shape.embedding_scale
+    return float(getattr(target.model.get_input_embeddings(), "scalar_embed_scale", 1.0))
+
+
+def _halves(rows: Tensor, size: int) -> Tensor:
+    """Rows [heads x size, …] of interleaved rotary embeddings, which pair neighbours, in the order in which they pair
+    the halves of a head: the products of queries and keys stay the same."""
+    return rows.view(-1, size // 2, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)

@@ -1,0 +1,184 @@
+"""Tools in the server: bodies become requests with tools, and calls become the fields of OpenAI's API."""
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken
+
+from specchat.app.server.formats import ChatFormat, Choice
+from specchat.app.server.protocol import ApiError, ChatBody, parse
+from specchat.app.server.requests import Defaults, requests_of
+from specchat.app.settings.settings import Settings
+from specchat.engine import Admitted, Call, Fate, Finished, FinishReason, PartKind, Request, Round
+from tests.engine.tiny import reciting_model, tiny_engine, tiny_tokenizer
+
+CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells the time."}}
+PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
+CALL = {"id": "abcdefgh1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
+TURNS = [
+    {"role": "user", "content": "hi"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "tool_call_id": "abcdefgh1", "content": [{"type": "text", "text": "18 °C"}]},
+]
+TOOLS = (
+    "{% for t in tools or [] %}{{ t.function.name }}: {{ t.function.description }}{% endfor %}"
+    "{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    '{% for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": '
+    "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}[assistant]"
+)
+"""A template with tools, in the format of Hermes."""
+
+
+class ReadingEngine:
+    """Reads every prompt as one token, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[Request] = []
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        self.asked.append(request)
+        return [1]
+
+
+def body(**more: object) -> ChatBody:
+    """A chat with a call of a tool."""
+    return parse(ChatBody, json.dumps({"messages": TURNS, "tools": [CLOCK, WEATHER], **more}).encode())
+
+
+def request_of(made: ChatBody) -> tuple[Request, Request]:
+    """The request of a body, and the one that reads its prompt."""
+    engine: Any = ReadingEngine()
+    (request,) = requests_of(made, "c", Defaults(engine, Settings(), 100))
+    return request, engine.asked[0]
+
+
+def test_tools_calls_and_results_reach_the_engine() -> None:
+    request, reading = request_of(body(tool_choice={"type": "function", "function": {"name": "clock"}}))
+    assert [tool.name for tool in request.tools] == [tool.name for tool in reading.tools] == ["clock", "weather"]
+    assert json.loads(request.tools[1].parameters) == PARAMETERS
+    assert [tool.strict for tool in request.tools] == [False, True]
+    assert (request.tool_choice, request.parallel_calls) == ("clock", True)
+    call, result = reading.messages[1].parts[0], reading.messages[2].parts[0]
+    assert (call.kind, call.name, call.text) == (PartKind.CALL, "weather", '{"city": "Paris"}')
+    assert (result.kind, result.name, result.text) == (PartKind.RESULT, "weather", "18 °C")
+    assert call.call_id == result.call_id == "abcdefgh1"
+
+
+def test_tools_that_may_not_be_called_are_left_out() -> None:
+    request, _ = request_of(body(tool_choice="none", parallel_tool_calls=False))
+    assert (request.tools, request.tool_choice, request.parallel_calls) == ((), "auto", False)
+
+
+@pytest.mark.parametrize(
+    ("more", "field", "words"),
+    [
+        ({"tools": [{"type": "function", "function": {"name": "no name"}}]}, "tools", "tool name 'no name' is invalid"),
+        ({"tools": [{"type": "function", "function": {}}]}, "tools.0.function.name", "required"),
+        ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools.0.type", "function"),
+        ({"tools": [CLOCK, CLOCK]}, "tools", "clock is given more than once"),
+        ({"tools": [CLOCK] * 129}, "tools", "at most 128"),
+        ({"tool_choice": "sometimes"}, "tool_choice", "required"),
+        ({"tool_choice": {"type": "function", "function": {"name": "dance"}}}, "tool_choice", "tool_choice is 'dance'"),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice", "tool_choice is 'required'"),
+        ({"messages": TURNS[::2]}, "messages.1.tool_call_id", "messages.1 is the result of no call"),
+        ({"messages": [TURNS[0], {"role": "tool", "content": "x"}]}, "messages.1.tool_call_id", "of no call"),
+    ],
+)
+def test_what_is_wrong_with_tools_is_said_with_the_field(more: dict[str, Any], field: str, words: str) -> None:
+    with pytest.raises(ApiError, match=words) as error:
+        request_of(body(**more))
+    assert (error.value.status, error.value.param) == (400, field)
+
+
+def test_a_result_that_does_not_fit_is_refused_with_the_field() -> None:
+    class LongEngine(ReadingEngine):
+        def prompt_ids(self, request: Request) -> list[int]:
+            return [1] * len(request.messages[-1].parts[0].text)
+
+    engine: Any = LongEngine()
+    long = [*TURNS[:2], TURNS[2] | {"content": "x" * 10_000_000}]
+    with pytest.raises(ApiError, match="the context holds 100: shorten it") as error:
+        requests_of(body(messages=long), "c", Defaults(engine, Settings(), 100))
+    assert (error.value.status, error.value.param) == (400, "messages")
+
+
+def events(*said: str | Call, reason: FinishReason = FinishReason.EOS) -> Iterator[Any]:
+    """The events of a reply of these texts and calls."""
+    yield Admitted("r", 1, 0, 0.0, 0.0)
+    for number, each in enumerate(said):
+        text, calls = ("", (each,)) if isinstance(each, Call) else (each, ())
+        yield Round(
+            "r", number, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1,
+            calls=calls,
+        )  # fmt: skip
+    yield Finished("r", reason, "", "", 0.0)
+
+
+def answered(events: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Choices of the chunks of a streamed reply, and the choice of a whole one."""
+    form = ChatFormat("call", "model", 7, speculation=False)
+    streaming, whole = Choice(0, None), Choice(0, None)
+    chunks = [form.chunk(streaming, streaming.add(event)) for event in events]
+    sent = [json.loads(chunk[6:])["choices"][0] for chunk in chunks if chunk]
+    return sent, json.loads(form.whole([whole], [[whole.add(event) for event in events]], 1))["choices"][0]
+
+
+def test_calls_are_streamed_and_whole() -> None:
+    first, second = Call("abcdefgh1", "weather", '{"city": "Paris"}'), Call("abcdefgh2", "clock", "{}")
+    sent, whole = answered(list(events("I look.", first, second)))
+    calls = [call for chunk in sent for call in chunk["delta"].get("tool_calls", ())]
+    assert calls == [{"index": place, **call} for place, call in enumerate(whole["message"]["tool_calls"])]
+    assert whole["message"]["tool_calls"][0] == CALL
+    assert whole["message"]["content"] == "I look."
+    assert whole["finish_reason"] == sent[-1]["finish_reason"] == "tool_calls"
+
+
+def test_a_reply_of_calls_alone_has_no_content_and_one_that_is_cut_says_so() -> None:
+    (*_, last), whole = answered(list(events("\n", Call("a", "clock", "{}"), reason=FinishReason.LENGTH)))
+    assert whole["message"]["content"] is None
+    assert whole["finish_reason"] == last["finish_reason"] == "length"
+
+
+def test_the_model_calls_a_tool() -> None:
+    tokenizer = tiny_tokenizer()
+    pieces = [
+        "]",
+        "Let me look.",
+        "<tool_call>",
+        '{"name": "weather", ',
+        '"arguments": {"city": ',
+        '"Paris"}}',
+        "</tool_call>",
+    ]
+    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces[1:]])
+    tokenizer.chat_template = TOOLS
+    recited = [tokenizer.convert_tokens_to_ids(piece) for piece in pieces[1:]]
+    with tiny_engine(reciting_model(tokenizer, [*tokenizer.encode("]"), *recited])) as engine:
+        assert engine.wait_ready().tools
+        defaults = Defaults(engine, Settings(drafter="none"), engine.wait_ready().context)
+        (request,) = requests_of(body(messages=TURNS[:1]), "c", defaults)
+        assert "clock: Tells the time." in tokenizer.decode(request.prompt_ids)
+        sent, whole = answered(list(engine.stream(request)))
+        (call,) = whole["message"]["tool_calls"]
+        assert call["function"] == CALL["function"]
+        assert whole["message"]["content"] == "Let me look."
+        assert sent[-1]["finish_reason"] == "tool_calls"
+        (request,) = requests_of(body(messages=TURNS[:1], tools=[CLOCK]), "d", defaults)
+        kept = answered(list(engine.stream(request)))[1]
+        assert kept["message"]["content"] == "".join(pieces[1:])  # a tool that does not exist
+        assert kept["finish_reason"] == "stop"
+        (request,) = requests_of(body(tools=[]), "e", defaults)
+        assert "[tool]18 °C[assistant]" in tokenizer.decode(request.prompt_ids)
+
+
+def test_a_template_without_tools_refuses_them_with_the_field() -> None:
+    with tiny_engine() as engine:
+        defaults = Defaults(engine, Settings(), 1000)
+        assert not engine.wait_ready().tools
+        for made in (body(messages=TURNS[:1]), body(tools=[])):
+            with pytest.raises(ApiError, match="no place for tools") as error:
+                requests_of(made, "c", defaults)
+            assert (error.value.status, error.value.param) == (400, "tools")
