@@ -60,12 +60,8 @@ class PackedRunner(Runner[PackedBackend]):
         filled = perf_counter()
         rounds = max_rounds if all(draft is None or draft is _PLAIN for draft in drafts) else 1
         rows, known = [order.row for order in orders], [draft or _PLAIN for draft in drafts]
-<<<<<<< HEAD
-        head = recipe.head.address if recipe.head and (drafting or rounds > 1) else None
-        begin_masks(rows, known)
-=======
         drafter = recipe.network.address if recipe.network and (drafting or rounds > 1) else None
->>>>>>> main
+        begin_masks(rows, known)
         try:
             memory = self._target.run_rounds(rows, known, rounds, drafting, drafter, ends)
         except KernelError as error:
