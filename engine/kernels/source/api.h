@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 25
+#define SK_ABI 26
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -259,6 +259,7 @@ struct sk_row {
     const float* q;               // [nodes, support], distribution of each node's children; null if they were not drawn
     const sk_sampling* sampling;  // null if it accepts the likeliest tokens
     sk_penalties* penalties;      // null for none
+    const uint32_t* allowed;      // [K + 1, vocabulary / 32 rounded up], by bit, tokens that may follow each node; null: all
     uint64_t seed, number;        // of its random numbers
     int32_t held;                 // whether the caller judges it
     int32_t accepted;             // output: number of accepted tokens
