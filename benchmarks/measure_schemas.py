@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     given = parser.parse_args()
     (prompts,), sampling = load_prompts([CONSTRAINED]), Sampling(given.temperature, seed=1)
-    sums = {name: [0, 0.0] for name in VARIANTS}
+    sums = {name: [0.0, 0.0] for name in VARIANTS}
     with running(EngineConfig(given.target, slots=1)) as (engine, _, made):
         for number in range(1 + given.passes):  # the first one warms up
             for name, (variant, on) in VARIANTS.items():
