@@ -80,15 +80,15 @@ def main() -> None:
             for name, (variant, on) in VARIANTS.items():
                 with source(on):
                     events = run_pass(engine, variant, prompts.prompts, 1, sampling, 256)
-                for tokens, seconds in map(pace, events) if number else ():
-                    sums[name][0] += tokens
+                for count, seconds in map(pace, events) if number else ():
+                    sums[name][0] += count
                     sums[name][1] += seconds
-        mask = mask_seconds(made, prompts.prompts, [reply_tokens(each) for each in events])
+        one_mask = mask_seconds(made, prompts.prompts, [reply_tokens(each) for each in events])
     for name, (tokens, seconds) in sums.items():
         print(f"{name:<16} {tokens / seconds:8.1f} tokens/s")
     rate = {name: tokens / seconds for name, (tokens, seconds) in sums.items()}
     print(f"gain of the grammar {rate['with'] / rate['without grammar']:.2f}")
-    print(f"mask {mask * 1e6:.0f} µs at {made.target.vocabulary:,} tokens")
+    print(f"mask {one_mask * 1e6:.0f} µs at {made.target.vocabulary:,} tokens")
 
 
 if __name__ == "__main__":
