@@ -84,6 +84,10 @@ class LayerWeights:
             expected["router"] = (decoder.experts, hidden)
             expected |= dict.fromkeys(("gate", "up"), (decoder.experts * decoder.expert_size, hidden))
             expected["down"] = (decoder.experts * hidden, decoder.expert_size)
+            expected |= dict.fromkeys(("shared_gate", "shared_up"), (inner, hidden))
+            expected |= {"shared_down": (hidden, inner), "shared_router": (1, hidden)}
+            expected |= dict.fromkeys(("router_norm", "shared_norm", "shared_out_norm", "experts_out_norm"), (hidden,))
+            expected |= dict.fromkeys(("choice_bias", "expert_scale"), (decoder.experts,))
         return expected | {f"{name}_bias": expected[name][:1] for name in _MAY_HAVE_BIAS if name in expected}
 
 

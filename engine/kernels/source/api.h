@@ -81,11 +81,20 @@ struct sk_layer {
     const float* delta_norm;  // [value size], of every head of a delta net, before the gate; of a state space model
                               // [value heads · value size], of every group, after the gate
     const float* skip;        // [value heads] of a state space model: factor on its values in the output
+    // Of a mixture, an expert that all tokens use besides the chosen ones, without rows for none, and [1, hidden], whose
+    // output's sigmoid is its weight, without rows for 1.
+    sk_matrix shared_gate, shared_up, shared_down, shared_router;
+    const float *router_norm, *shared_norm;  // [hidden], norms of what the router and the shared expert read in the place of
+                                             // `mlp_norm`; null for that
+    const float *experts_out_norm, *shared_out_norm;  // [hidden], of the outputs of the chosen experts and the shared one; both
+                                                      // are added before `mlp_out_norm`
+    const float *choice_bias, *expert_scale;  // [experts], added to the scores that experts are chosen by; factor on weights
 };
 
 struct sk_rope {
     const float *cosines, *sines;  // [positions, pairs]; dimensions d and d + pairs are a pair
     int32_t positions, pairs;
+    const float* query_scales;  // [positions], factor on queries; null for 1
 };
 
 struct sk_model {
@@ -96,6 +105,8 @@ struct sk_model {
     float embedding_scale, residual_scale, logit_scale;  // factors on embeddings, on what a layer adds, and on logits
     int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 without experts
     int32_t normalise_experts;  // whether the weights of a token's experts add up to 1
+    int32_t sigmoid_experts;    // whether the router's scores are sigmoids of its outputs, else their softmax
+    float routed_scale;         // factor on the weights of the chosen experts
     sk_matrix embedding, output;
     const float* final_norm;
     const sk_layer* layers;

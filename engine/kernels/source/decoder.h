@@ -2,6 +2,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,12 @@ struct CacheRun {
     int64_t first, count, block;
 };
 
+// down · (activation(gate · x) · (up · x)) of a layer, or of all experts of a mixture.
+struct GatedMlp {
+    const sk_matrix &gate, &up, &down;
+    const float *gate_bias, *up_bias;
+};
+
 // Groups of 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
 struct GatePiece {
     int64_t expert, size, first, last, from, to;
@@ -62,6 +69,8 @@ struct Routing {
     std::vector<Run> runs;
     std::vector<int64_t> starts;   // [experts + 1], first row of each
     Buffer<float> scores, out;     // [tokens, experts], [rows, hidden]
+    Buffer<float> shared_scores;   // [tokens], of the shared expert
+    Activations asked, shared;     // [tokens, hidden], what router and shared expert read, if they have norms of their own
     Activations in, hidden;        // [rows, hidden], [rows, expert_size]
 };
 
@@ -123,10 +132,11 @@ class Decoder {
     void mlp(const sk_layer& layer);
     void add_input(const sk_layer& layer, int32_t index);
     void enter_plainly(const sk_matrix& matrix);
-    void enter_mlp(const sk_layer& layer);
-    void gate_groups(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
+    void enter(const float* norm, std::initializer_list<const sk_matrix*> readers, Activations& to);
+    void gate_groups(const GatedMlp& mlp, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
     void experts(const sk_layer& layer);
     void route(const sk_layer& layer);
+    void choose(const sk_layer& layer, float* scores, int32_t* places, float* weights);
     void sort_by_expert();
     void run_experts(const sk_layer& layer);
     void add_experts(const sk_layer& layer);
