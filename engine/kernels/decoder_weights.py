@@ -90,6 +90,7 @@ class DecoderWeights:
             source=index if shape.source is None else shape.source,
             window=layer.window,
             rope=layer.rope,
+            sees_later=layer.sees_later,
             scale=layer.scale,
             **{
                 name: part.c if isinstance(part, PackedMatrix) else self._keep(part)

@@ -33,6 +33,8 @@ class LayerWeights:
     """Index of its rotary table."""
     scale: float = 1.0
     """Factor on its output."""
+    sees_later: bool = False
+    """Whether a token sees the later tokens of its text in the same pass."""
 
     @property
     def is_recurrent(self) -> bool:

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 25
+#define SK_ABI 26
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -61,7 +61,7 @@ struct sk_layer {
     int32_t window;  // sliding window: positions that a token sees, itself included; 0 for all
     int32_t rope;    // index of its rotary table
     int32_t mixer;   // sk_mixer
-    int32_t reserved;
+    int32_t sees_later;  // whether a token sees the later tokens of its slot in the pass too, which are a chain then
     const float *convolution, *convolution_bias;  // [taps, channels], the oldest input first; [channels]
     // [experts, hidden] of a mixture of experts, whose gate, up and down hold the matrices of its experts one after the other;
     // without rows for a dense MLP.
@@ -177,6 +177,24 @@ struct sk_head_step {
                              // stored in the slot at the token's column
 };
 
+// A block drafter (DFlash, DSpark): one pass over a row's last token and `size` - 1 masks, which see each other and, in
+// the cache of the draft, keys and values of norm(fuse · the target's hidden states) at all tokens before. `layers` has the
+// target's embedding and output layer. The rows of the block from `first` on score the tokens of a draft.
+struct sk_block_model {
+    sk_model layers;
+    sk_matrix fuse;
+    const float* fuse_norm;  // [hidden]
+    // Bias of the logits by the token before: bias · a row of `previous`, [vocabulary, rank] and [target vocabulary, rank];
+    // without rows for none.
+    sk_matrix bias, previous;
+    // [hidden], and [rank] of the row of `previous`: weights of the logit that the likeliest token is accepted; null where
+    // its probability says that.
+    const float *confidence, *confidence_previous;
+    float confidence_bias;
+    int32_t tap_count, size, first;
+    int64_t mask;
+};
+
 // Hidden states of the target for some tokens of a slot.
 struct sk_read {
     int32_t slot, first;  // first: column of the first token
@@ -270,6 +288,7 @@ struct sk_row {
     const float* q;               // [nodes, support], distribution of each node's children; null if they were not drawn
     const sk_sampling* sampling;  // null if it accepts the likeliest tokens
     sk_penalties* penalties;      // null for none
+    const uint32_t* allowed;      // [K + 1, vocabulary / 32 rounded up], by bit, tokens that may follow each node; null: all
     uint64_t seed, number;        // of its random numbers
     int32_t held;                 // whether the caller judges it
     int32_t accepted;             // output: number of accepted tokens
@@ -354,8 +373,9 @@ SK_EXPORT int32_t sk_rounds_run(sk_decoder* decoder, sk_drafter* drafter, sk_rou
 SK_EXPORT sk_drafter* sk_decoder_drafter(sk_decoder* decoder);  // lives as long as the decoder
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
-// float32 [blocks, 32, hidden] of states, owned by the caller, and the cache of its layer
-SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache);
+SK_EXPORT sk_head* sk_block_new(const sk_block_model* model);  // a head that takes no single steps
+// float32 [blocks, 32, hidden] of states, owned by the caller, null for a block drafter; and the caches of its layers
+SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* caches);
 // Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
 // The same of each row's last token and its accepted tokens, once all rows of the round have been judged.

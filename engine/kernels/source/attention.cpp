@@ -170,9 +170,10 @@ Attention Decoder::attention_of(const sk_layer& layer, const sk_batch& batch, co
     task.own_first = row.own_first;
     task.own_count = row.own_last - row.own_first + 1;
     task.positions = batch.positions;
+    task.lasts = layer.sees_later ? lasts_.data() : batch.positions;
     task.columns = batch.columns;
     task.prefixes = batch.prefixes;
-    task.placed = placed_.data();
+    task.placed = layer.sees_later ? ends_.data() : placed_.data();
     task.ancestor_offsets = batch.ancestor_offsets;
     task.ancestors = batch.ancestors;
     task.sinks = layer.sinks ? layer.sinks + key_head * heads : nullptr;

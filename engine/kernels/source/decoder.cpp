@@ -42,6 +42,7 @@ Decoder::Decoder(const sk_model& model)
         head_size_ = std::max<int64_t>(head_size_, layer.head_size);
         if (layer.mixer == SK_ATTENTION) key_heads_ = std::min<int64_t>(key_heads_, layer.key_heads);
         if (layer.source == i) caching_layers_ = i + 1;
+        sees_later_ |= layer.sees_later != 0;
     }
     int64_t bytes = 0;
     for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
@@ -55,9 +56,7 @@ void Decoder::attach(const sk_tables& tables, const sk_cache* layers) {
 
 void Decoder::pass(const sk_batch& batch) {
     if (batch.tokens == 0) return;
-    pool_.start(batch.threads);
-    kernels_ = &kernels();
-    tokens_ = batch.tokens;
+    start(batch);
     plan(batch);
     embed(batch);
     tap(batch, 0, states_.get());
@@ -70,6 +69,30 @@ void Decoder::pass(const sk_batch& batch) {
     if (lengths_)
         for (const Row& row : rows_) lengths_[batch.slots[row.first]] = commits_[batch.slots[row.first]];
     judge(batch);
+}
+
+void Decoder::start(const sk_batch& batch) {
+    pool_.start(batch.threads);
+    kernels_ = &kernels();
+    tokens_ = batch.tokens;
+}
+
+void Decoder::write_keys(const sk_batch& batch) {
+    if (batch.tokens == 0) return;
+    start(batch);
+    plan_rows(batch);
+    keys_new_.reserve(tokens_ * key_width_);
+    values_new_.reserve(tokens_ * key_width_);
+    normed_.reserve(tokens_, model_.hidden);
+    each_token(pool_, tokens_, [&](int64_t t) {
+        memcpy(normed_.token(t), batch.entered + t * model_.hidden, size_t(model_.hidden) * sizeof(float));
+        normed_.quantize(*kernels_, t);
+    });
+    for (int32_t i = 0; i < model_.layer_count; i++) {
+        sk_layer keys = layers_[size_t(i)];
+        keys.query.rows = keys.mixer_gate.rows = 0;
+        project(keys, i, batch);
+    }
 }
 
 // Layers that have to be computed: layers after the last cache are for logits and taps only.
@@ -196,6 +219,7 @@ void Decoder::judge(const sk_batch& batch) {
         tap(batch, model_.layer_count, normed_.token(0));
     }
     if (batch.judged_count == 0) return;
+    judged_.reserve(batch.judged_count, model_.hidden);
     each_token(pool_, batch.judged_count, [&](int64_t i) {
         kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, epsilon_,
                        model_.hidden, judged_.token(i));
