@@ -222,6 +222,7 @@ def fill_rows(
     for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
         request = row.request
         held = request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
+        held = held or row.constraint is not None
         memory.set_row(
             i,
             draft.on_host,

@@ -24,6 +24,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder
 from specchat.engine.decoding.drafter import Recipe, RowDrafters
 from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, tested_candidates
+from specchat.engine.decoding.token_masks import begin_masks
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import KernelError
@@ -60,6 +61,7 @@ class PackedRunner(Runner[PackedBackend]):
         rounds = max_rounds if all(draft is None or draft is _PLAIN for draft in drafts) else 1
         rows, known = [order.row for order in orders], [draft or _PLAIN for draft in drafts]
         head = recipe.head.address if recipe.head and (drafting or rounds > 1) else None
+        begin_masks(rows, known)
         try:
             memory = self._target.run_rounds(rows, known, rounds, drafting, head, ends)
         except KernelError as error:

@@ -78,6 +78,8 @@ class Channels:
     """Whether a header ends with its line."""
     calls: str = ""
     """Regular expression for the headers of calls, if they are known by them; its group is the name of the tool."""
+    lead: tuple[str, str, str] = ("", "", "")
+    """What is written before thinking, after it, and before the answer, in Lark with the marks as they are."""
 
     @property
     def marks(self) -> tuple[str, ...]:
