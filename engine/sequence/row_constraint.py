@@ -44,6 +44,10 @@ class Constraints:
         with errors_as(lambda error: f"replies of this model cannot be constrained ({first_line(error)})"):
             return LLTokenizer(self._backend.to_str(), n_vocab=size, eos_token=self._ends)
 
+    def is_control(self, token: int) -> bool:
+        """Whether llguidance takes a token for one that no text matches."""
+        return self._tokenizer.is_special_token(token)
+
     def of(self, constraint: Constraint, lead: str, text: Sequence[int], begin: int) -> RowConstraint:
         """The constraint of a row.
 

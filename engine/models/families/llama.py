@@ -35,6 +35,12 @@ def _split_pairs(heads: int, size: int) -> Order:
 
 FAMILIES = (
     # A model that was made from a Mistral or Qwen may state a window.
-    Family(types=("llama",), ignored=("sliding_window",), architecture="llama", settings=llama_settings, orders=adjacent_pairs),
+    Family(
+        types=("llama",),
+        ignored=("sliding_window",),
+        architecture="llama",
+        settings=llama_settings,
+        orders=adjacent_pairs,
+    ),
     Family(types=("mistral",)),
 )
