@@ -25,6 +25,8 @@ class ConstraintKind(StrEnum):
     REGEX = "regular expression"
     GRAMMAR = "grammar"
     """Lark, or GBNF as in llama.cpp."""
+    CALL = "call of a tool"
+    """Lark with token ids, which `engine.sequence.call_grammar` makes for a vocabulary; no request has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,9 @@ class Constraint:
     """
 
     kind: ConstraintKind
+    """What `text` is."""
     text: str
+    """The schema, expression or grammar."""
 
     def __post_init__(self) -> None:
         check(self.text.strip(), f"the {self.kind} is empty: write what the reply has to be", FIELD)

@@ -124,8 +124,6 @@ def _tools(body: ChatBody) -> dict[str, Any]:
         Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
         for each in functions
     )
-    if choice not in ("none", ANY_TOOL):
-        raise ApiError(400, "tool_choice must be auto or none here: a call cannot be forced yet", param="tool_choice")
     if not isinstance(choice, str):
         choice = choice.function.name
     return {

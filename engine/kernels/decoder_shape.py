@@ -72,14 +72,14 @@ class DecoderShape:
     clusters_scored: int = 0
     """Clusters of the vocabulary that a token gets logits of."""
     delta_key_heads: int = 0
-    """Key heads of gated delta nets; 0 if the recurrent layers are short convolutions."""
+    """Key heads of gated delta nets, groups of state space models; 0 if the recurrent layers are short convolutions."""
     delta_value_heads: int = 0
     delta_key_size: int = 0
     delta_value_size: int = 0
 
     @property
     def delta_widths(self) -> tuple[int, int]:
-        """Sizes of the keys and of the values of all heads of a delta net."""
+        """Sizes of the keys and of the values of all heads of a recurrent layer."""
         return self.delta_key_heads * self.delta_key_size, self.delta_value_heads * self.delta_value_size
 
     @property
@@ -129,6 +129,6 @@ def check_shape(shape: DecoderShape, layers: Iterable[LayerShape]) -> None:
     heads, sizes = (shape.delta_value_heads, shape.delta_key_heads), (shape.delta_key_size, shape.delta_value_size)
     if heads[0] and (heads[0] % heads[1] or any(size % 16 for size in sizes)):
         raise KernelError(
-            "the quantised kernels need delta nets whose heads have sizes that are multiples of 16 and share key heads "
-            f"evenly: this model has {heads[1]} key heads of {sizes[0]} and {heads[0]} value heads of {sizes[1]}"
+            "the quantised kernels need recurrent layers whose heads have sizes that are multiples of 16 and share key "
+            f"heads evenly: this model has {heads[1]} key heads of {sizes[0]} and {heads[0]} value heads of {sizes[1]}"
         )

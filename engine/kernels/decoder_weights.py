@@ -81,7 +81,7 @@ class DecoderWeights:
     def _c_layer(self, index: int, layer: LayerWeights) -> CLayer:
         shape = layer.shape
         return CLayer(
-            mixer=layer.is_recurrent + ("decay_rate" in layer.parts),
+            mixer=layer.is_recurrent + ("decay_rate" in layer.parts) + ("skip" in layer.parts),
             key_heads=shape.key_heads,
             head_size=shape.head_size,
             source=index if shape.source is None else shape.source,

@@ -21,7 +21,7 @@ _MAY_HAVE_BIAS = ("query", "key", "value", "output", "gate", "up", "down", "rout
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LayerWeights:
-    """One layer with attention, a short convolution or a gated delta net."""
+    """One layer with attention, a short convolution, a gated delta net or a state space model."""
 
     shape: LayerShape
     parts: Mapping[str, PackedMatrix | Floats]
@@ -36,7 +36,7 @@ class LayerWeights:
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether it has a short convolution or a delta net in the place of attention."""
+        """Whether it has a short convolution, a delta net or a state space model in the place of attention."""
         return "convolution" in self.parts
 
     def check(self, decoder: DecoderShape, inputs: int) -> None:
@@ -79,7 +79,7 @@ class LayerWeights:
             "input_norm": (hidden,),
         }
         if self.is_recurrent:
-            expected |= _recurrent_shapes(decoder)
+            expected |= _recurrent_shapes(decoder, state_space="skip" in self.parts)
         if "router" in self.parts:
             expected["router"] = (decoder.experts, hidden)
             expected |= dict.fromkeys(("gate", "up"), (decoder.experts * decoder.expert_size, hidden))
@@ -87,7 +87,7 @@ class LayerWeights:
         return expected | {f"{name}_bias": expected[name][:1] for name in _MAY_HAVE_BIAS if name in expected}
 
 
-def _recurrent_shapes(decoder: DecoderShape) -> Shapes:
+def _recurrent_shapes(decoder: DecoderShape, *, state_space: bool) -> Shapes:
     """Shapes of the parts in which a recurrent layer differs from attention."""
     hidden, heads, (_, values) = decoder.hidden, (decoder.delta_value_heads,), decoder.delta_widths
     if not decoder.delta_value_heads:
@@ -97,8 +97,8 @@ def _recurrent_shapes(decoder: DecoderShape) -> Shapes:
         **dict.fromkeys(("key", "value"), (*heads, hidden)),
         "mixer_gate": (values, hidden),
         "output": (hidden, values),
-        **dict.fromkeys(("decay_rate", "decay_bias"), heads),
-        "delta_norm": (decoder.delta_value_size,),
+        **dict.fromkeys(("decay_rate", "decay_bias", "skip"), heads),
+        "delta_norm": (values if state_space else decoder.delta_value_size,),
     }
 
 

@@ -22,6 +22,8 @@ from specchat.engine.models.gguf.header import GgufHeader
 Order = NDArray[np.int64]
 """Indices of rows or columns."""
 Settings = dict[str, Any]
+Parts = Mapping[str, Mapping[str, Order]]
+"""Weights of the modelling code whose rows are several weights: name to the names of those and their rows."""
 
 
 def _none(*_: Any) -> Settings:
@@ -85,6 +87,8 @@ class Family:
     """Sizes of each layer, by config and network, where they differ."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Names of weights, or parts of them, in most families to those in this one."""
+    parts: Callable[[Any], Parts] = _none
+    """Weights of the modelling code that the decoder has apart or in another order, by config; files have either."""
     norm_offset: float = 0.0
     """Added to the weights of norms: 1 if the modelling code multiplies by 1 + w."""
     out_norms: bool = False
@@ -95,12 +99,20 @@ class Family:
     """Whether values are normalised per head, without weights."""
     gated_attention: bool = False
     """Whether the output of attention has a gate."""
+    state_space: bool = False
+    """Whether its recurrent layers are state space models (Mamba-2)."""
     experts_in_turn: bool = False
     """Whether parameters of experts are transposed, with the rows of gate and up in turn."""
 
     def name(self, usual: str) -> str:
         """Name of a weight from its name in most families."""
         return next((usual.replace(most, own) for most, own in self.names.items() if most in usual), usual)
+
+
+def stretches(sizes: Mapping[str, int]) -> dict[str, Order]:
+    """Rows of weights that follow each other in one, by their names and sizes."""
+    ends = np.cumsum([*sizes.values()])
+    return {name: np.arange(end - sizes[name], end) for name, end in zip(sizes, ends, strict=True)}
 
 
 def layer_count(header: GgufHeader) -> int:

@@ -146,7 +146,7 @@ class _Grammar:
 
 
 def _value(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, **_LINE})}".replace("::=", "\\u003a:=")  # which would look like GBNF
+    return f"%json {json.dumps({**schema, **_LINE})}"
 
 
 def forced_call(request: Request, tokenizer: Any, is_control: Callable[[int], bool]) -> Constraint:
@@ -176,4 +176,4 @@ def forced_call(request: Request, tokenizer: Any, is_control: Callable[[int], bo
     calls = [grammar.call(tool) for tool in request.tools if request.tool_choice in (SOME_TOOL, tool.name)]
     rules = [f"call{number}: {call}" for number, call in enumerate(calls)]
     start = " | ".join(f"call{number}" for number in range(len(calls)))
-    return Constraint(ConstraintKind.GRAMMAR, "\n".join([f"start: {start}", *rules, *grammar.rules]))
+    return Constraint(ConstraintKind.CALL, "\n".join([f"start: {start}", *rules, *grammar.rules]))

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from specchat.engine.constraint import FIELD, Constraint, ConstraintKind
-from specchat.engine.errors import check, errors_as
+from specchat.engine.errors import EngineError, check
 from specchat.engine.sequence.json_schema import is_finite, read_schema
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def check_constraint(constraint: Constraint) -> None:
     """
     from llguidance import LLTokenizer
 
+    if constraint.kind is ConstraintKind.CALL:
+        return
     schema = read_schema(constraint.text) if constraint.kind is ConstraintKind.SCHEMA else None
     matcher = matcher_of(constraint, "", LLTokenizer("byte"))
     matcher.compute_bitmask()
@@ -59,9 +61,13 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
         made = LLMatcher.grammar_from_json_schema(constraint.text, _JSON)  # type: ignore[arg-type]
     elif constraint.kind is ConstraintKind.REGEX:
         made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
+    elif constraint.kind is ConstraintKind.CALL:
+        made = LLMatcher.grammar_from_lark(constraint.text)
     else:
-        with errors_as(lambda error: _sentence(constraint, str(error))):
+        try:
             made = LLMatcher.grammar_from_lark(any_to_lark(constraint.text))
+        except Exception as error:  # the converter of GBNF raises plain ones
+            raise EngineError(_sentence(constraint, str(error)), FIELD) from None
     if lead:
         body = json.loads(made)["grammars"][0] | {"name": "answer"}
         made = json.dumps({"grammars": [{"name": "reply", "lark_grammar": lead}, body]})

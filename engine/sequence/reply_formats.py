@@ -32,8 +32,8 @@ FORMATS: tuple[Tags | Channels, ...] = (
             **dict.fromkeys(("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>"), _ANSWER),
         },
         r"analysis|to=(?!user\b|assistant\b)",
-        calls=r"to=functions\.([\w-]+)",
         lead=('<|channel|> "analysis" <|message|>', '<|end|> <|start|> "assistant"', '<|channel|> "final" <|message|>'),
+        calls=r"to=functions\.([\w-]+)",
     ),
     Channels(  # Gemma 4
         ("<|channel>", "<channel|>"),
@@ -72,7 +72,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
             **dict.fromkeys(("<|START_RESPONSE|>", "<|START_TEXT|>"), _ANSWER),
             **dict.fromkeys(("<|END_RESPONSE|>", "<|END_TEXT|>"), _ANSWER),
         },
-        lead=("<|START_THINKING|>", "<|END_THINKING|>", "<|START_RESPONSE|>"),
+        lead=("<|START_THINKING|>", "<|END_THINKING|>", "( <|START_RESPONSE|> | <|START_TEXT|> )"),
     ),
     Tags(  # Apriel
         ("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",), end=("[END FINAL RESPONSE]",),
@@ -130,6 +130,12 @@ class ReplyFormat:
         end = str(decode(list(prompt[-LAST:]), skip_special_tokens=False)).rstrip()
         begun = end.endswith((*self.marks.opening, *self.marks.opened))
         return TagParser(self.marks, begun=begun or self._continued(self.marks, prompt, tokenizer.backend_tokenizer))
+
+    def without_answer(self) -> ReplyFormat:
+        """The format of replies that have something else than an answer after the thinking."""
+        if isinstance(self.marks, Tags):
+            return replace(self, marks=replace(self.marks, answer=(), end=()))
+        return replace(self, marks=replace(self.marks, lead=(*self.marks.lead[:2], "")))
 
     def _continued(self, marks: Tags, prompt: Sequence[int], backend: Any) -> bool:
         """Whether the prompt ends with the beginning of a thought, which the reply continues."""

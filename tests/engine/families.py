@@ -50,6 +50,11 @@ _DELTA = {
 GRANITE = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 6.0
 }  # fmt: skip
+GRANITE_HYBRID = GRANITE | {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "position_embedding_type": "nope",
+    "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96, "mamba_d_state": 16,
+    "mamba_n_heads": 4, "mamba_d_head": 32, "mamba_n_groups": 2, "mamba_chunk_size": 8, "initializer_range": 0.1,
+}  # fmt: skip
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-biased": ("llama", {"attention_bias": True, "tie_word_embeddings": True}),
@@ -71,6 +76,11 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss-mxfp4": ("gpt_oss", _GPT_OSS),
     "qwen3.5": ("qwen3_5_text", _DELTA),
     "granite": ("granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}),
+    "granite-hybrid": ("granitemoehybrid", GRANITE_HYBRID),
+    "granite-4-dense": (
+        "granitemoehybrid",
+        GRANITE_HYBRID | {"layer_types": ["full_attention"] * 3, "position_embedding_type": "rope"},
+    ),
     "phi3-long": ("phi3", {"rope_parameters": _LONG, "original_max_position_embeddings": 128}),
 }
 """Name to transformers' model type and what is special about it."""

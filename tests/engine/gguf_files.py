@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
-from tests.engine.families import FAMILIES, GRANITE, write_model
+from tests.engine.families import FAMILIES, GRANITE, GRANITE_HYBRID, write_model
 from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
@@ -38,6 +38,7 @@ _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size":
 _CONV = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
 _GEMMA3 = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6}
 _PHI3 = {"resid_pdrop": 0.0, "sliding_window": 64}
+_GRANITE_HYBRID = GRANITE_HYBRID | {"mamba_chunk_size": 256, "tie_word_embeddings": True}
 FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
     "qwen2": ("qwen2", "qwen2", {}),
@@ -52,6 +53,7 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "phi3": ("phi3", "phi3", {**_PHI3, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
     "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
     "granite": ("granite", "granite", GRANITE),
+    "granitehybrid": ("granitehybrid", "granitemoehybrid", _GRANITE_HYBRID),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
 }
@@ -206,12 +208,25 @@ def _special(architecture: str, config: Any) -> dict[str, Any]:
         for key in ("attn_logit_softcapping", "final_logit_softcapping"):
             if getattr(config, key, None):
                 found[key] = getattr(config, key)
-    if architecture == "granite":
+    if architecture.startswith("granite"):
         found = {
             "embedding_scale": config.embedding_multiplier,
             "attention.scale": config.attention_multiplier,
             "residual_scale": config.residual_multiplier,
             "logit_scale": config.logits_scaling,
+        }
+    if architecture == "granitehybrid":
+        heads = [config.num_key_value_heads * (kind == "full_attention") for kind in config.layer_types]
+        found |= {
+            "attention.head_count_kv": heads,
+            "rope.scaling.finetuned": False,
+            "ssm.conv_kernel": config.mamba_d_conv,
+            "ssm.state_size": config.mamba_d_state,
+            "ssm.group_count": config.mamba_n_groups,
+            "ssm.inner_size": config.mamba_n_heads * config.mamba_d_head,
+            "ssm.time_step_rank": config.mamba_n_heads,
+            "expert_count": config.num_local_experts,
+            "expert_used_count": config.num_experts_per_tok,
         }
     if architecture == "gemma4":
         wide, first = config.use_double_wide_mlp, config.num_hidden_layers - config.num_kv_shared_layers
@@ -287,7 +302,15 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
     """Experts as gate, up and down."""
     for name, weight in state.items():
         stem, _, last = name.rpartition(".")
-        if not stem.endswith(".experts"):
+        if "shared_mlp" in name:  # of a model without experts
+            parts = (
+                {"down_proj": weight}
+                if "output" in name
+                else dict(zip(("gate_proj", "up_proj"), weight.chunk(2), strict=True))
+            )
+            for part, values in parts.items():
+                yield f"{stem.split('shared_mlp')[0]}mlp.{part}.weight", values
+        elif not stem.endswith(".experts"):
             yield name, weight
         elif architecture == "gpt-oss":  # gate and up alternate, and matrices are transposed
             kind = "bias" if last.endswith("_bias") else "weight"
@@ -306,11 +329,19 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
 
 def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tensor:
     """A tensor as the converter writes it."""
-    if architecture in ("llama", "granite") and ("q_proj" in name or "k_proj" in name):
+    if architecture in ("llama", "granite", "granitehybrid") and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         return weight.view(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
         return weight + 1
+    if architecture == "granitehybrid" and ".mamba." in name:
+        if name.endswith((".A_log", ".D")):
+            weight = weight[:, None]
+        elif name.endswith(".norm.weight"):
+            weight = weight.view(config.mamba_n_groups, -1)
+        elif "conv1d" in name:
+            weight = weight.squeeze()
+        return -torch.exp(weight) if name.endswith(".A_log") else weight
     if architecture == "lfm2" and "conv.conv" in name:
         return weight.squeeze(1)
     if not architecture.startswith("qwen35"):

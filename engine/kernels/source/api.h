@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 23
+#define SK_ABI 24
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -34,7 +34,7 @@ enum sk_activation : int32_t {
     SK_CLAMPED_SWISH = 3,
     SK_SIGMOID = 4,
 };
-enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1, SK_DELTA_NET = 2 };
+enum sk_mixer : int32_t { SK_ATTENTION = 0, SK_SHORT_CONVOLUTION = 1, SK_DELTA_NET = 2, SK_STATE_SPACE = 3 };
 
 // W [rows, columns] of y = x Wᵀ, packed.
 struct sk_matrix {
@@ -49,6 +49,7 @@ struct sk_matrix {
 // [3 · hidden, hidden], whose outputs are the gate of its input, the gate of its output and its input, and `output`.
 // A gated delta net has `query` [channels, hidden], whose outputs are queries, keys and values before their convolution,
 // `key` and `value` [value heads, hidden], from which beta and the decay follow, `mixer_gate` and `output`.
+// A state space model (Mamba-2) is the same without `key`: C are queries, B keys, x values, its groups key heads.
 struct sk_layer {
     sk_matrix query, key, value, output, gate, up, down;
     const float *query_bias, *key_bias, *value_bias, *output_bias;
@@ -77,7 +78,9 @@ struct sk_layer {
     const float* input_norm;                 // [hidden]
     sk_matrix mixer_gate;  // of what `output` reads: sigmoid of attention, silu of a delta net; without rows for none
     const float *decay_rate, *decay_bias;  // [value heads]: decay = e^(rate · softplus(input + bias))
-    const float* delta_norm;               // [value size], of every head of a delta net, before the gate
+    const float* delta_norm;  // [value size], of every head of a delta net, before the gate; of a state space model
+                              // [value heads · value size], of every group, after the gate
+    const float* skip;        // [value heads] of a state space model: factor on its values in the output
 };
 
 struct sk_rope {
@@ -103,7 +106,7 @@ struct sk_model {
     const float* inputs_norm;                       // [inputs], on the inputs of every layer
     int32_t inputs;
     float inputs_scale;
-    int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size;  // of delta nets; 0 without
+    int32_t delta_key_heads, delta_value_heads, delta_key_size, delta_value_size;  // of these two; 0 without
     // [clusters, hidden], scores of the clusters of output rows, which are of one size, a multiple of 16; without rows where
     // all tokens are scored. A token gets the logits of `clusters_scored` of them.
     sk_matrix clusters;
@@ -329,8 +332,8 @@ SK_EXPORT void sk_decoder_free(sk_decoder* decoder);
 // The cache of every layer
 SK_EXPORT int32_t sk_decoder_attach(sk_decoder* decoder, const sk_tables* tables, const sk_cache* layers);
 // What a slot knows of recurrent layers, float32, null for other layers; owned by the caller. A ring [slots, ring, update]
-// has what the token at position p adds in row p % ring: the inputs of the convolution [channels], and of a delta net
-// keys, deltas and decays. `stored` [slots, value heads, key size, value size] is a delta net's state after lengths[slot]
+// has what the token at position p adds in row p % ring: the inputs of the convolution [channels], and, but of a short
+// convolution, keys, deltas and decays. `stored` [slots, value heads, key size, value size] is the state after lengths[slot]
 // tokens, 0 at the beginning; a pass advances it to commits[slot], and lengths[slot] with it.
 SK_EXPORT int32_t sk_decoder_attach_recurrent(sk_decoder* decoder, int32_t ring, float* const* rings,
                                               float* const* stored, int32_t* lengths, const int32_t* commits);

@@ -104,7 +104,8 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
     project(layer, index, batch);
     switch (layer.mixer) {
         case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
-        case SK_DELTA_NET: delta_net(layer, index, batch); break;
+        case SK_DELTA_NET:
+        case SK_STATE_SPACE: state_layer(layer, index, batch); break;
         default: attend(layer, batch); attention_out(layer);
     }
     layer.router.rows ? experts(layer) : mlp(layer);

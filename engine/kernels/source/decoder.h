@@ -117,7 +117,7 @@ class Decoder {
     void merge(const sk_layer& layer, int64_t t, int64_t first, int64_t count);
     void attention_out(const sk_layer& layer);
     void short_convolution(const sk_layer& layer, int32_t index, const sk_batch& batch);
-    void delta_net(const sk_layer& layer, int32_t index, const sk_batch& batch);
+    void state_layer(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void delta_inputs(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t);
     void delta_rule(const sk_layer& layer, int32_t index, const sk_batch& batch);
     void convolve(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t, bool with_silu, float* out);

@@ -59,7 +59,8 @@ static constexpr int64_t attention_scratch(int64_t own_count, int64_t head_size)
     return kLargestQueryTile * (kKeyBlock + state_size(head_size) + own_count + 32);
 }
 
-// What one piece of work on a delta net is about: some columns of the state S of one head, for the tokens of a slot.
+// What one piece of work on a delta net or a state space model is about: some columns of the state S of one head, for the
+// tokens of a slot.
 struct DeltaRule {
     float* state;                      // the stored state [key_size][stride], at the first column
     int64_t stride, key_size, width;   // width: columns, a multiple of 16 up to kDeltaColumns
@@ -68,10 +69,10 @@ struct DeltaRule {
     const float* updates;              // of the slot, a ring of `ring` rows of `update` floats
     int64_t ring, update;
     int64_t key_at, delta_at, decay_at;  // of this head in an update
-    const float *queries, *keys;         // of the first token, normalised
+    const float *queries, *keys;         // of the first token, of a delta net normalised
     float* values;                       // in: values; out: deltas
     int64_t token_stride;                // of the three
-    const float *decays, *betas;
+    const float *decays, *betas;  // betas: null where the values are deltas already, and outputs are added to `out`
     int64_t factor_stride;  // of both
     float* out;
     int64_t out_stride;
@@ -121,7 +122,8 @@ struct Kernels {
     void (*multiply_by)(float* x, int64_t size, float factor);
     // The sum of every kBestBlock values.
     void (*sum_blocks)(const float* x, int64_t size, float* sums);
-    // Gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"), token by token.
+    // Gated delta rule (Yang, Kautz and Hatamizadeh 2024, "Gated Delta Networks"), token by token; without its correction
+    // the state update of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs").
     void (*delta_rule)(const DeltaRule& work);
 };
 

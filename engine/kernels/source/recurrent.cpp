@@ -1,7 +1,7 @@
-// Recurrent layers in the place of attention: short convolutions (LFM2), y = gate · convolution(gate · x), and gated delta
-// nets (Qwen3.5).
+// Recurrent layers in the place of attention: short convolutions (LFM2), y = gate · convolution(gate · x), gated delta
+// nets (Qwen3.5), and state space models (Mamba-2 in Granite 4).
 //
-// A slot has a delta net's state after some tokens, and in a ring what the tokens after it add. A pass works on a copy of
+// A slot has the state of one of the latter two after some tokens, and in a ring what the tokens after it add. A pass works on a copy of
 // the state, brings it to its first token with their updates, and stores it where it has read as many tokens as the caller
 // says. What follows from rejected tokens is only in the ring, where the next pass writes over it.
 #include <string.h>
@@ -67,7 +67,7 @@ void Decoder::keep_updates(const sk_layer& layer, int32_t index, const sk_batch&
         for (int64_t t = row.first + std::max<int64_t>(0, row.count - ring_); t < row.first + row.count; t++) {
             float* to = update(index, batch.slots[t], batch.positions[t]);
             copy(to, queries_.get() + t * layer.query.rows, channels_);
-            if (layer.mixer != SK_DELTA_NET) continue;
+            if (layer.mixer == SK_SHORT_CONVOLUTION) continue;
             copy(to + channels_, convolved_.get() + t * channels_ + delta_keys_, delta_keys_ + delta_values_);
             copy(to + update_ - model_.delta_value_heads, factors_.get() + t * 2 * model_.delta_value_heads,
                  model_.delta_value_heads);
@@ -90,12 +90,14 @@ void Decoder::short_convolution(const sk_layer& layer, int32_t index, const sk_b
     add_projection(layer.output, layer.output_bias, mixed_, nullptr);
 }
 
-// Queries and keys of unit length, values, decays and betas of token t.
+// Queries, keys, values, decays and betas of token t. Queries and keys of a delta net have unit length. Of a state space
+// model, betas are steps in time, which the values are multiplied by.
 void Decoder::delta_inputs(const sk_layer& layer, int32_t index, const sk_batch& batch, int64_t t) {
     const int64_t size = model_.delta_key_size, heads = model_.delta_value_heads;
     float* convolved = convolved_.get() + t * channels_;
     convolve(layer, index, batch, t, true, convolved);
-    for (int64_t h = 0; h < 2 * model_.delta_key_heads; h++)
+    const bool space = layer.mixer == SK_STATE_SPACE;
+    for (int64_t h = 0; h < 2 * model_.delta_key_heads && !space; h++)
         kernels_->norm(convolved + h * size, units_.data() + (h < model_.delta_key_heads ? 0 : size),
                        kUnitEpsilon / float(size), size, convolved + h * size);
     float* factors = factors_.get() + t * 2 * heads;
@@ -103,11 +105,19 @@ void Decoder::delta_inputs(const sk_layer& layer, int32_t index, const sk_batch&
         const double input = double(values_new_.get()[t * heads + h]) + layer.decay_bias[h];
         const double softplus = input > 20.0 ? input : std::log1p(std::exp(input));
         factors[h] = float(std::exp(layer.decay_rate[h] * softplus));
-        factors[heads + h] = float(1.0 / (1.0 + std::exp(-double(keys_new_.get()[t * heads + h]))));
+        factors[heads + h] =
+            float(space ? softplus : 1.0 / (1.0 + std::exp(-double(keys_new_.get()[t * heads + h]))));
+    }
+    for (int64_t h = 0; h < heads && space; h++) {
+        const int64_t width = model_.delta_value_size;
+        float *values = convolved + 2 * delta_keys_ + h * width, *out = mixed_.token(t) + h * width;
+        memcpy(out, values, size_t(width) * sizeof(float));
+        kernels_->scale(out, width, layer.skip[h]);
+        kernels_->scale(values, width, factors[heads + h]);
     }
 }
 
-// What the states answer to the queries, in `mixed_`; the values in `convolved_` become deltas.
+// What the states answer to the queries, in `mixed_`; the values of a delta net in `convolved_` become deltas.
 void Decoder::delta_rule(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     const int64_t heads = model_.delta_value_heads, key_size = model_.delta_key_size, size = model_.delta_value_size;
     const int64_t shared = heads / model_.delta_key_heads, parts = (size + kDeltaColumns - 1) / kDeltaColumns;
@@ -137,7 +147,7 @@ void Decoder::delta_rule(const sk_layer& layer, int32_t index, const sk_batch& b
         work.values = convolved + 2 * delta_keys_ + value;
         work.token_stride = channels_;
         work.decays = factors_.get() + row.first * 2 * heads + head;
-        work.betas = work.decays + heads;
+        work.betas = layer.mixer == SK_DELTA_NET ? work.decays + heads : nullptr;
         work.factor_stride = 2 * heads;
         work.out = mixed_.token(row.first) + value;
         work.out_stride = layer.output.columns;
@@ -147,16 +157,19 @@ void Decoder::delta_rule(const sk_layer& layer, int32_t index, const sk_batch& b
     pool_.each(int64_t(rows_.size()) * heads * parts, piece);
 }
 
-void Decoder::delta_net(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const int64_t heads = model_.delta_value_heads, size = model_.delta_value_size;
+// A delta net or a state space model.
+void Decoder::state_layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
+    const bool space = layer.mixer == SK_STATE_SPACE;
+    const int64_t heads = space ? model_.delta_key_heads : model_.delta_value_heads, size = delta_values_ / heads;
     each_token(pool_, tokens_, [&](int64_t t) { delta_inputs(layer, index, batch, t); });
     delta_rule(layer, index, batch);
     keep_updates(layer, index, batch);
     each_token(pool_, tokens_, [&](int64_t t) {
-        float* out = mixed_.token(t);
+        float *out = mixed_.token(t), *gates = gates_.get() + t * delta_values_;
+        if (space) kernels_->gate(SK_SILU, gates, out, delta_values_, out);
         for (int64_t h = 0; h < heads; h++)
-            kernels_->norm(out + h * size, layer.delta_norm, model_.epsilon, size, out + h * size);
-        kernels_->gate(SK_SILU, gates_.get() + t * delta_values_, out, delta_values_, out);
+            kernels_->norm(out + h * size, layer.delta_norm + (space ? h * size : 0), model_.epsilon, size, out + h * size);
+        if (!space) kernels_->gate(SK_SILU, gates, out, delta_values_, out);
         if (wants_codes(layer.output)) mixed_.quantize(*kernels_, t);
     });
     add_projection(layer.output, layer.output_bias, mixed_, nullptr);

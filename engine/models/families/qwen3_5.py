@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from specchat.engine.models.family import Family, Order, Settings, experts, has_tensor, head_size, layer_count
+from specchat.engine.models.family import Family, Order, Parts, Settings, experts, has_tensor, head_size, layer_count
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import rope_parameters
 
@@ -54,6 +54,14 @@ def _orders(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order]]:
     return rows, {"linear_attn.out_proj.": of_values}
 
 
+def _parts(config: Any) -> Parts:
+    """Queries and the gate of attention, head by head."""
+    rows = np.arange(2 * config.num_attention_heads * config.head_dim).reshape(config.num_attention_heads, 2, -1)
+    return {
+        "self_attn.q_proj": {f"self_attn.{name}": rows[:, i].ravel() for i, name in enumerate(("q_proj", "gate_proj"))}
+    }
+
+
 def _shape(config: Any, _: Any) -> Settings:
     return {
         "delta_key_heads": config.linear_num_key_heads,
@@ -72,6 +80,7 @@ FAMILIES = (
         settings=_settings,
         orders=_orders,
         unsupported=lambda config: bool(config.attention_bias),
+        parts=_parts,
         shape=_shape,
         names={
             "conv.conv": "linear_attn.conv1d",

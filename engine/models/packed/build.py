@@ -14,8 +14,8 @@ from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, display_name, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
+from specchat.engine.models.family import Parts
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.joined_linear import FUSED
 from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.model_config import model_config
 from specchat.engine.models.packed import names
@@ -24,6 +24,7 @@ from specchat.engine.models.packed.experts import is_experts
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter, read_index
 from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_source import GgufSource
+from specchat.engine.models.packed.row_parts import whole_of
 from specchat.engine.models.packed.source import CheckpointSource, Floats, WeightSource
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.tokenizer import FILE, PlainTokenizer
@@ -87,7 +88,7 @@ def _pack(
     with disk_errors(folder, f"packing {model.name}"):
         with (folder / WEIGHTS).open("wb") as file:
             writer = PackedWriter(file)
-            for name, weight, fraction in decoder_weights(source, described):
+            for name, weight, fraction in decoder_weights(source, described, packed_family(config).parts(config)):
                 progress("convert", f"Packing {display_name(model)}", fraction)
                 if isinstance(weight, MatrixArrays):
                     writer.matrix(name, weight)
@@ -119,9 +120,15 @@ def _about_tokens(model: Path, tokenizer: PlainTokenizer, config: PreTrainedConf
 
 
 def decoder_weights(
-    source: WeightSource, described: DecoderDescription
+    source: WeightSource, described: DecoderDescription, parts: Parts
 ) -> Iterator[tuple[str, MatrixArrays | Floats, float]]:
-    """All weights of a decoder with their names, and the fraction of the weights before each."""
+    """All weights of a decoder with their names, and the fraction of the weights before each.
+
+    Args:
+        source: of the weights.
+        described: the decoder.
+        parts: its weights that are rows of others in the modelling code (`Family.parts`).
+    """
     listed = [(names.EMBEDDING, True)]
     for layer in range(described.layers):
         prefix = f"model.layers.{layer}."
@@ -133,34 +140,18 @@ def decoder_weights(
         listed += [(names.INPUTS_EMBEDDING, True), (names.INPUTS_PROJECTION, True), (names.INPUTS_NORM, False)]
     listed += [(described.name(names.FINAL_NORM), False)] + ([] if described.tied else [(names.OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(listed):
+        cut = whole_of(parts, name)
+        if cut and not source.has(cut[0]):
+            cut = None
+        stored = cut[0] if cut else name
         if is_matrix:
-            yield name, _matrix(source, described, name), number / len(listed)
-        elif source.has(name):  # each family has some of the vectors
-            yield name, source.vector(name) + described.offset(name), number / len(listed)
-
-
-def _matrix(source: WeightSource, described: DecoderDescription, name: str) -> MatrixArrays:
-    """A matrix, or its rows of a fused one.
-
-    Raises:
-        EngineError: it is missing, or has another number of experts than the configuration states.
-    """
-    if (rows := described.gated_rows(name)) is not None:
-        return source.matrix(name.replace(names.QUERY_GATE, names.MATRICES["query"])).rows(rows)
-    if source.has(name) or is_experts(name):
-        matrix = source.matrix(name)
-        _check_experts(described, name, matrix.shape[0])
-        return matrix
-    part = name.split(".")[-2]
-    shape = described.shape
-    queries, keys = shape.heads * shape.head_size, shape.key_heads * shape.head_size
-    lengths = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
-    lengths |= dict.fromkeys(("gate_proj", "up_proj"), shape.intermediate)
-    for fused, parts in FUSED.items():
-        if part in parts and source.has(name.replace(part, fused)):
-            first = sum(lengths[other] for other in parts[: parts.index(part)])
-            return source.matrix(name.replace(part, fused)).rows(slice(first, first + lengths[part]))
-    return source.matrix(name)  # raises that it is missing
+            matrix = source.matrix(name, cut)
+            _check_experts(described, name, matrix.shape[0])
+            yield name, matrix, number / len(listed)
+        elif source.has(stored):  # each family has some of the vectors
+            values = source.vector(stored)
+            values = values.reshape(len(cut[1]), -1)[cut[1]].ravel() if cut else values
+            yield name, values + described.offset(name), number / len(listed)
 
 
 def _check_experts(described: DecoderDescription, name: str, rows: int) -> None:

@@ -70,9 +70,12 @@ class DecoderDescription:
     head_norms: bool = False
     """Whether queries and keys are normalised per head."""
     recurrent: tuple[int, ...] = ()
-    """Layers with a short convolution (LFM2) or a gated delta net (Qwen3.5) in the place of attention."""
+    """Layers with a short convolution (LFM2), a gated delta net (Qwen3.5) or a state space model (Mamba-2) in the place
+    of attention."""
     gated_attention: bool = False
     """Whether the output of attention has a gate."""
+    state_space: bool = False
+    """Whether the recurrent layers are state space models."""
     family: str = ""
     """Model type of transformers."""
     layer_shapes: tuple[LayerShape, ...] = ()
@@ -101,7 +104,10 @@ class DecoderDescription:
         else:
             parts = names.MATRICES | ({"mixer_gate": names.QUERY_GATE} if self.gated_attention else {})
         sizes = self.layer_shape(layer)
-        absent = ("key", "value") if sizes.source is not None else ("value",) if sizes.values_are_keys else ()
+        absent: tuple[str, ...] = (
+            ("key", "value") if sizes.source is not None else ("value",) if sizes.values_are_keys else ()
+        )
+        absent += ("key",) if layer in self.recurrent and self.state_space else ()
         parts = {part: name for part, name in parts.items() if part not in absent} | (
             names.INPUTS if self.inputs else {}
         )
@@ -118,14 +124,6 @@ class DecoderDescription:
     def offset(self, name: str) -> np.float32:
         """Offset that the kernels add to a vector of the modelling code."""
         return np.float32(self.norm_offset if name.endswith("norm.weight") and names.DELTA_NORM not in name else 0)
-
-    def gated_rows(self, name: str) -> NDArray[np.int64] | None:
-        """Rows of the modelling code's query matrix that are this one's, of queries or their gate; None of others."""
-        parts = (names.MATRICES["query"], names.QUERY_GATE)
-        part = next((number for number, each in enumerate(parts) if each in name), None)
-        if part is None or not self.gated_attention:
-            return None
-        return np.arange(2 * self.shape.heads * self.shape.head_size).reshape(self.shape.heads, 2, -1)[:, part].ravel()
 
     @property
     def layers(self) -> int:
@@ -195,7 +193,7 @@ def describe_decoder(config: PreTrainedConfig) -> DecoderDescription:
     )
 
 
-_OF_FAMILY = ("norm_offset", "out_norms", "head_norms", "value_norm", "gated_attention")
+_OF_FAMILY = ("norm_offset", "out_norms", "head_norms", "value_norm", "gated_attention", "state_space")
 """Fields of a description that its family states."""
 
 
@@ -241,6 +239,8 @@ def empty_network(config: PreTrainedConfig) -> Any:
 
 def _rotaries(config: PreTrainedConfig, network: Any) -> tuple[Sequence[str], tuple[Rotary, ...]]:
     """The rotary embeddings of the modelling code, and the layer type of each; a single one is for all layers."""
+    if network.rotary_emb is None:
+        return ["all"], (Rotary((), 1.0),)
     rotary = type(network.rotary_emb)(config)
     types = list(getattr(rotary, "layer_types", [])) if hasattr(rotary, "rope_type") else []
     if isinstance(getattr(rotary, "rope_type", None), dict):

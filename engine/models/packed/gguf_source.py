@@ -23,6 +23,7 @@ from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_order import with_columns
 from specchat.engine.models.packed.names import KERNEL, LAYER_VECTORS, MATRICES, ROUTER
 from specchat.engine.models.packed.quantize import quantize
+from specchat.engine.models.packed.row_parts import joined_rows, parts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,6 +46,8 @@ _MTP_LAYER = (
 """Weights of any layer that it may have, besides experts."""
 _WITHOUT_SUFFIX = (LAYER_VECTORS["sinks"], LAYER_VECTORS["scale"])
 """Ends of names that lack the suffix of llama.cpp's."""
+_VECTORS = (KERNEL, ".conv1d.", ".A_log", ".D", "mamba.norm")
+"""Parts of the names of vectors that files may have in two dimensions."""
 _CHUNK = 1 << 24
 """Number of weights that are dequantised at a time."""
 
@@ -128,11 +131,17 @@ class GgufSource:
         """Whether there is such a weight."""
         return self._find(name) is not None
 
-    def matrix(self, name: str) -> MatrixArrays:
+    def matrix(self, name: str, cut: tuple[str, Order] | None = None) -> MatrixArrays:
         """A two-dimensional weight, or one of all experts, one after the other.
 
         It keeps its codes. Only where columns have to change places across blocks it gets new ones, of 8 bits.
+
+        Args:
+            name: of it.
+            cut: the stored weight that has its rows, and which, if it is not stored by itself.
         """
+        if cut:
+            return self.matrix(cut[0]).rows(cut[1])
         columns = self._order(self._columns, name)
         arrays = blocks.read_matrix(self.header, self._tensor(name), self._order(self._rows, name))
         if isinstance(columns, slice):
@@ -176,7 +185,10 @@ class GgufSource:
             parts = [self.values(part, dtype) for part in matrices_of(name)]
             flat = [part.flatten() if name.endswith("_bias") else part for part in parts]
             return joined(flat, self._experts, in_turn=self.family.experts_in_turn).contiguous()
-        values = self.values(name, dtype)
+        if not self.has(name) and (cuts := parts_of(self.family.parts(self._config), name)):
+            values = joined_rows([self.values(part, dtype) for part in cuts], [*cuts.values()])
+        else:
+            values = self.values(name, dtype)
         return values if shape is None else values.view(shape)
 
     def sample(self, name: str, places: NDArray[np.int64]) -> Tensor:
@@ -251,4 +263,4 @@ def _set(network: nn.Module, name: str, value: Tensor) -> None:
 
 
 def _is_vector(tensor: GgufTensor, name: str) -> bool:
-    return len(tensor.shape) == 1 or KERNEL in name or ".conv1d." in name
+    return len(tensor.shape) == 1 or any(part in name for part in _VECTORS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,13 +18,13 @@ from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 from specchat.engine.models.checkpoint import display_name
-from specchat.engine.models.families import family_of
-from specchat.engine.models.joined_linear import FUSED
+from specchat.engine.models.family import Family, Parts
 from specchat.engine.models.load import LoadedModel, load_model, norms_fingerprint, shared
 from specchat.engine.models.packed import names
-from specchat.engine.models.packed.decoder_description import DecoderDescription
+from specchat.engine.models.packed.decoder_description import DecoderDescription, packed_family
 from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
 from specchat.engine.models.packed.file import PackedWeights
+from specchat.engine.models.packed.row_parts import joined_rows, parts_of
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
@@ -206,28 +207,24 @@ def load_dequantized(packed: PackedModel, folder: Path, progress: Progress) -> L
         EngineError: it does not fit into memory, or the folder is damaged.
     """
     loaded = load_model(folder, torch.device("cpu"), torch.float32, progress)
-    state = {name: _state_entry(packed, name, weight.shape) for name, weight in loaded.model.state_dict().items()}
+    config: Any = loaded.model.config.get_text_config()
+    family = packed_family(config)
+    entry = partial(_state_entry, packed, family, family.parts(config))
+    state = {name: entry(name, weight.shape) for name, weight in loaded.model.state_dict().items()}
     loaded.model.load_state_dict(state, assign=True)
     loaded.model.tie_weights()
     loaded.model.requires_grad_(requires_grad=False)
     return loaded
 
 
-def _state_entry(packed: PackedModel, name: str, shape: torch.Size) -> Tensor:
+def _state_entry(packed: PackedModel, family: Family, parts: Parts, name: str, shape: torch.Size) -> Tensor:
     """A parameter of transformers' network."""
     if name == names.OUTPUT and packed.described.tied:
         name = names.EMBEDDING
-    part = name.split(".")[-2]
     if is_experts(name):
-        family = family_of(packed.described.family)
-        parts = [_stored(packed, each) for each in matrices_of(name)]
-        return joined(parts, shape[0], in_turn=family is not None and family.experts_in_turn)
-    if (rows := packed.described.gated_rows(name)) is not None:
-        gate = name.replace(names.MATRICES["query"], names.QUERY_GATE)
-        order = np.argsort(np.concatenate([rows, packed.described.gated_rows(gate)]))
-        return torch.cat([_stored(packed, each) for each in (name, gate)])[torch.from_numpy(order)]
-    if part in FUSED:
-        return torch.cat([_stored(packed, name.replace(part, each)) for each in FUSED[part]])
+        return joined([_stored(packed, each) for each in matrices_of(name)], shape[0], in_turn=family.experts_in_turn)
+    if cuts := parts_of(parts, name):
+        return joined_rows([_stored(packed, each) for each in cuts], [*cuts.values()]).view(shape)
     return _stored(packed, name).view(shape)
 
 

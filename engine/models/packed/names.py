@@ -30,6 +30,7 @@ LAYER_VECTORS = {
     "decay_rate": "linear_attn.A_log",
     "decay_bias": "linear_attn.dt_bias",
     "delta_norm": "linear_attn.norm.weight",
+    "skip": "linear_attn.D",
 }
 """Vectors of a layer by part of `LayerWeights`; each family has some of them.
 
@@ -53,5 +54,5 @@ DELTA_NET = {
     "value": "linear_attn.in_proj_a",
     "mixer_gate": "linear_attn.in_proj_z",
 }
-UNQUANTIZED = tuple(f"{DELTA_NET[part]}.weight" for part in ("key", "value"))
-"""Ends of the names of matrices besides routers with few weights that much depends on."""
+UNQUANTIZED = (DELTA_NET["key"], DELTA_NET["value"], ROUTER)
+"""Matrices with few weights that much depends on."""

@@ -14,10 +14,10 @@ from torch import Tensor
 from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import is_finite, text_name, weight_files
-from specchat.engine.models.family import Family
+from specchat.engine.models.family import Family, Order
 from specchat.engine.models.packed.experts import is_experts, parameter_of
 from specchat.engine.models.packed.gguf_source import GgufSource
-from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, ROUTER, UNQUANTIZED
+from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, UNQUANTIZED
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 
 _BLOCKS, _SCALES = "_blocks", "_scales"
@@ -43,7 +43,7 @@ class CheckpointSource:
         from safetensors import safe_open
 
         self._folder, self._method, self.family = folder, method, family
-        self._unquantized = (*UNQUANTIZED, f"{family.name(ROUTER)}.weight")
+        self._unquantized = tuple(f"{family.name(name)}.weight" for name in UNQUANTIZED)
         self._files: dict[str, tuple[Any, str]] = {}
         """File of each weight, and its name there."""
         for file in weight_files(folder):
@@ -65,14 +65,20 @@ class CheckpointSource:
             self.has(EMBEDDING) and torch.equal(self._tensor(EMBEDDING), self._tensor(OUTPUT))
         )
 
-    def matrix(self, name: str) -> MatrixArrays:
-        """A two-dimensional weight, quantised unless it is small and much depends on it, or groups do not fit."""
+    def matrix(self, name: str, cut: tuple[str, Order] | None = None) -> MatrixArrays:
+        """A two-dimensional weight, quantised unless it is small and much depends on it, or groups do not fit.
+
+        Args:
+            name: of it.
+            cut: the stored weight that has its rows, and which, if it is not stored by itself.
+        """
         if self._is_mxfp4(name):
             arrays = _mxfp4(*self._blocks(name))
             if arrays.is_damaged:
                 raise self._damaged(name)
             return arrays
-        weight = self._weight(name)
+        stored, rows = cut or (name, slice(None))
+        weight = self._weight(stored)[rows]
         if weight.shape[1] % GROUP or name.endswith(self._unquantized):
             bits = weight.view(torch.uint16) if weight.dtype == torch.bfloat16 else weight
             return MatrixArrays(PLAIN[weight.dtype], bits.numpy())

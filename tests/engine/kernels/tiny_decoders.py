@@ -14,13 +14,13 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder, Lengths
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack
 from specchat.engine.models.packed.build import decoder_weights
-from specchat.engine.models.packed.decoder_description import describe_decoder
+from specchat.engine.models.packed.decoder_description import describe_decoder, packed_family
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize
 from tests.engine import families
 from tests.engine.mxfp4 import rounded_to_mxfp4
 
-RECURRENT = ("lfm2", "qwen3.5")
+RECURRENT = ("lfm2", "qwen3.5", "granite-hybrid")
 """Families whose layers a decoder needs states for; of chains only."""
 _MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "llama with biases of the MLP": ("llama", {"mlp_bias": True}),
@@ -79,9 +79,11 @@ class RoundedWeights:
     def has(self, name: str) -> bool:
         return name in (self.packed or self._state)
 
-    def matrix(self, name: str) -> Any:
+    def matrix(self, name: str, cut: Any = None) -> Any:
         if self.packed:
             return self.packed[name]
+        if cut:
+            return self.matrix(cut[0]).rows(cut[1])
         if name not in self._rounded:
             weight = self._state[name]
             kind = self._experts if ".experts." in name else self._kind
@@ -116,7 +118,9 @@ def tiny_decoder(
     described, weights = describe_decoder(network.config), RoundedWeights(network, kind)
     weights.packed = {
         name: pack(weight) if isinstance(weight, MatrixArrays) else weight
-        for name, weight, _ in list(decoder_weights(weights, described))
+        for name, weight, _ in list(
+            decoder_weights(weights, described, packed_family(network.config).parts(network.config))
+        )
     }
     unused: Any = None
     model = PackedModel(weights, described, *[unused] * 9)  # type: ignore[arg-type]

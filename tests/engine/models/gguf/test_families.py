@@ -93,7 +93,7 @@ def test_the_weights(name: str, folders: dict[str, Path]) -> None:
     source.fill(network, torch.float32)
     expected = loaded(folders[name])
     assert_same(network.state_dict(), expected.model.state_dict())
-    if not name.startswith("qwen35"):  # exp and log round
+    if not name.startswith(("qwen35", "granitehybrid")):  # exp and log round
         assert source.fingerprint() == expected.fingerprint
 
 
