@@ -329,4 +329,6 @@ def _mismatch(error: ErrorDetails) -> bool:
 
 def _names_a_type(part: int | str) -> bool:
     """Whether a part of an error's location names a member of a union instead of a field."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "constrained-str", "int", "float"))
+    return isinstance(part, str) and (
+        "[" in part or part[:1].isupper() or part in ("str", "constrained-str", "int", "float")
+    )

@@ -345,7 +345,8 @@ def constrained(tokenizer: Any, tools: tuple[Tool, ...], choice: str) -> RowCons
 
 
 @pytest.mark.parametrize(
-    ("name", "special"), [(name, special) for name, case in CASES.items() for special in {True, "</tool_call>" not in case.call}]
+    ("name", "special"),
+    [(name, special) for name, case in CASES.items() for special in {True, "</tool_call>" not in case.call}],
 )
 def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: bool) -> None:
     tokenizer, draws = tokenizer_of(CASES[name], special=special), random.Random(name)
