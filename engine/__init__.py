@@ -58,6 +58,7 @@ from specchat.engine.request import (
     text_of,
 )
 from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
+from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
 from specchat.engine.settings import (

@@ -20,6 +20,7 @@ from specchat.app.server.protocol import (
     Count,
     FunctionBody,
     MessageBody,
+    ResponseFormat,
     ServerModel,
     ToolBody,
 )
@@ -99,6 +100,11 @@ class TextFormat(ServerModel):
     name: str = ""
     json_schema: dict[str, Any] | None = Field(None, alias="schema")
 
+    def chat(self) -> ResponseFormat:
+        """The same in /v1/chat/completions."""
+        named = {"name": self.name, "schema": self.json_schema} if self.json_schema is not None else None
+        return ResponseFormat.model_validate({"type": self.type, "json_schema": named})
+
 
 class TextBody(ServerModel):
     """Settings of the answer."""
@@ -125,11 +131,10 @@ class ResponsesBody(Body):
         """The same request to /v1/chat/completions."""
         given = {name: getattr(self, name) for name in Body.model_fields if name in self.model_fields_set}
         choice, form = self.tool_choice, self.text.format if self.text else None
-        if form is not None and form.type != "text":
-            raise ApiError(400, "text.format must be of the type text here", param="text.format")
         return ChatBody(
             **{name: value for name, value in given.items() if name not in ("n", "stream_options")},
             messages=self._messages(),
+            response_format=form and form.chat(),
             max_completion_tokens=self.max_output_tokens,
             tools=[ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
             tool_choice=ChosenTool(type="function", function=choice)

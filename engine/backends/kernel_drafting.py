@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import addressof, c_int64
 from dataclasses import replace
 
@@ -12,17 +12,20 @@ from torch import Tensor
 
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
-from specchat.engine.decoding.drafter import HeadRecipe, Recipe
+from specchat.engine.decoding.drafter import NetworkRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
-from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST
+from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, Expanded
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.round import c_reads
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.kernels.structures import CGrowing, CGrowth
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream
+from specchat.engine.sequence.sequence import SequenceState
 
 _EDGES = array("d", EDGES)
+_EXPANDED = 2 * MAX_GAMMA
+"""Numbers of `sk_growth.expanded`."""
 
 
 class KernelDrafting:
@@ -40,10 +43,13 @@ class KernelDrafting:
         """[B, `MAX_GAMMA`, V'], distributions that tokens are drawn from."""
         self._rows = (CGrowth * count)()
         self._given: Sequence[Draft | None] = ()
-        self._stepping: Sequence[int] = ()
-        """Rows (by index) that a head takes draft steps for."""
+        self._stepping: Mapping[int, SequenceState] = {}
+        """Rows, by index, that a network takes draft steps for."""
         self._kept: list[object] = []
-        self.support = recipe.head.support if recipe.head else None
+        network = recipe.network
+        self._expanded = (c_int64 * (_EXPANDED * count))() if network and network.has_expanded else None
+        """[B, 2, `MAX_GAMMA`], `sk_growth.expanded`."""
+        self.support = network.support if network else None
         known, places = (part.data_ptr() for part in self.support) if self.support else (None, None)
         self.c = CGrowing(
             row_count=count,
@@ -58,6 +64,7 @@ class KernelDrafting:
             least=LEAST,
             hope=HOPE,
             stream=Stream.DRAFT,
+            first=network.first if network else 0,
         )
         if recipe.text:
             self.c.marks, self.c.text_grade = recipe.text.marks.buffer_info()[0], recipe.text.first
@@ -76,19 +83,22 @@ class KernelDrafting:
             else:
                 self._rows[i] = CGrowth(given=1)
         self.c.read_count, self.c.threads = 0, torch.get_num_threads()
-        head = self._recipe.head
-        # A head has read nothing of a text of one token.
-        self._stepping = [
-            i for i, order in enumerate(orders) if self._given[i] is None and order.gamma and len(order.row.tokens) > 1
-        ]
-        if head and self._stepping:
-            begins = head.take_unread([orders[i].row for i in self._stepping])
-            for i, begin in zip(self._stepping, begins, strict=True):
-                self._fill_head(i, orders[i], head, begin)
-            states = head.take_states()
-            self._kept.append(states)
-            if states:
-                self.c.read_count, self.c.read = len(states), c_reads(states, head.width)
+        network = self._recipe.network
+        if not network:
+            return
+        # A head has no place for a text of one token.
+        self._stepping = {
+            i: order.row
+            for i, order in enumerate(orders)
+            if self._given[i] is None and order.gamma and len(order.row.tokens) > network.first
+        }
+        begins = network.take_unread([*self._stepping.values()])
+        for i, begin in zip(self._stepping, begins, strict=True):
+            self._fill_network(i, orders[i], network, begin)
+        states = network.take_states() if self._stepping else ()
+        self._kept.append(states)
+        if states:
+            self.c.read_count, self.c.read = len(states), c_reads(states, network.width)
 
     def _fill_row(self, growth: CGrowth, order: RowOrder) -> None:
         """Set prices, and the text of a row if it is drafted from."""
@@ -108,22 +118,25 @@ class KernelDrafting:
             growth.text_rates = growth.passes + 8 * (len(budget.passes) + text.first)
             growth.text_repeat_rates = growth.text_rates + 8 * len(budget.rates)
 
-    def _fill_head(self, i: int, order: RowOrder, head: HeadRecipe, begin: int) -> None:
-        """Set what a head needs to grow a row's tree; `begin` is the first place that it has to read."""
+    def _fill_network(self, i: int, order: RowOrder, network: NetworkRecipe, begin: int) -> None:
+        """Set what a network needs to grow a row's tree; `begin` is the first place that it has to read."""
         growth, row = self._rows[i], order.row
-        growth.depth = min(order.gamma, head.deepest, LONGEST)
+        growth.depth = min(order.gamma, network.deepest, LONGEST)
         growth.first_grade = GRADES if row.draws else 0
         # The last place is scored even where it has been read.
-        begin = min(begin, len(row.tokens) - 2)
-        ids = array("q", row.tokens[begin + 1 :])
+        begin = min(begin, len(row.tokens) - network.first - 1)
+        ids = array("q", row.tokens[begin + network.first :])
         self._kept.append(ids)
         growth.begin, growth.end, growth.ids = begin, begin + len(ids), ids.buffer_info()[0]
         growth.rates = growth.passes + 8 * (MAX_GAMMA + 1 + growth.first_grade)
         growth.penalties = self._penalties.of(row).c() if row.adjusts else None
         growth.seed = row.seed
+        if self._expanded:
+            growth.expanded = addressof(self._expanded) + 8 * _EXPANDED * i
         if row.draws:
             if self._q is None:
-                self._q = torch.empty(len(self._rows), MAX_GAMMA, len(head.support.tokens))
+                size = len(self.support.tokens) if self.support else self._penalties.vocabulary
+                self._q = torch.empty(len(self._rows), MAX_GAMMA, size)
             growth.sampling = c_settings(row.request.sampling)
             growth.q = self._q.data_ptr() + 4 * i * self._q.stride(0)
 
@@ -140,10 +153,10 @@ class KernelDrafting:
             KernelError: a slot or column does not exist.
         """
         self.fill(orders)
-        size, head = 3 * MAX_GAMMA, self._recipe.head
+        size, network = 3 * MAX_GAMMA, self._recipe.network
         memory = (c_int64 * (size * len(orders)))()
         places = [addressof(memory) + 8 * size * i for i in range(len(orders))]
-        library().c.sk_head_grow(head and head.address, self.write_to(places))
+        library().c.sk_grow(network and network.address, self.write_to(places))
         made = []
         for row, first in zip(self._rows, range(0, len(memory), size), strict=True):
             starts = range(first, first + size, MAX_GAMMA)
@@ -160,23 +173,31 @@ class KernelDrafting:
             made: [B], tokens, parents and buckets of each.
             steps: draft steps that were taken.
         """
-        if head := self._recipe.head:
-            for i in self._stepping:
-                head.has_read(self._rows[i].slot, self._rows[i].begin)
+        if network := self._recipe.network:
+            for i, row in self._stepping.items():
+                network.has_read(row, self._rows[i].begin)
+                if network.has_expanded:
+                    network.has_expanded(row, self._expanded_of(i))
         return [given or self._draft(i, *made[i], steps) for i, given in enumerate(self._given)]
 
+    def _expanded_of(self, i: int) -> Expanded:
+        """The drafted tokens of a row that a network has read."""
+        assert self._expanded
+        first, count = _EXPANDED * i, self._rows[i].expanded_count
+        return Expanded(*(self._expanded[start : start + count] for start in (first, first + MAX_GAMMA)))
+
     def _draft(self, i: int, tokens: list[int], parents: list[int], buckets: list[int], steps: int) -> Draft:
-        text, head = self._recipe.text, self._recipe.head
+        text, network = self._recipe.text, self._recipe.network
         from_text = bool(text and buckets and buckets[0] >= text.first)
-        by_head, tree = head is not None and i in self._stepping and not from_text, tree_from(tuple(parents))
-        maker = text if from_text else head
-        drawn = by_head and bool(tokens and self._rows[i].q)
+        by_network, tree = i in self._stepping and not from_text, tree_from(tuple(parents))
+        maker = text if from_text else network
+        drawn = by_network and bool(tokens and self._rows[i].q)
         return Draft(
             tokens,
             tree,
             self._q[i, : tree.inner] if drawn and self._q is not None else None,
             self.support,
             buckets,
-            steps if by_head else 0,
+            steps if by_network else 0,
             (Source(maker.name),) if maker and self._recipe.names_sources() else (),
         )

@@ -121,6 +121,11 @@ class PackedBackend(Backend):
         return self._decoder.run(ids, layout, range(len(ids)), torch.get_num_threads())[0]
 
     @property
+    def drafter_address(self) -> int:
+        """`sk_drafter` by which this model drafts for others."""
+        return self._decoder.drafter
+
+    @property
     def tapped_width(self) -> int:
         """Width of the tapped hidden states; 0 without taps."""
         return len(self.taps) * self._decoder.shape.hidden
@@ -131,7 +136,7 @@ class PackedBackend(Backend):
         drafts: Sequence[Draft],
         rounds: int = 1,
         drafting: KernelDrafting | None = None,
-        head: int | None = None,
+        drafter: int | None = None,
         ends: Collection[int] = (),
     ) -> list[RoundRows]:
         """Run up to `rounds` rounds in one call; the results of each that was run, valid until the next call.
@@ -141,7 +146,7 @@ class PackedBackend(Backend):
             drafts: [B], of rows that the kernels draft for empty ones.
             rounds: at most `capabilities.rounds`.
             drafting: what the kernels draft; None for nothing.
-            head: address of the head that drafts, or that reads hidden states between rounds.
+            drafter: `sk_drafter` that drafts, or that takes in what was accepted between rounds.
             ends: tokens that end a reply.
 
         Raises:
@@ -154,7 +159,7 @@ class PackedBackend(Backend):
         support = (drafting and drafting.support) or common_support(drafts)
         fill_rows(memory[0], rows, drafts, support, self.penalties_of_rows)
         growing = drafting.write_to([row.drafted for row in memory[0].rows]) if drafting else None
-        return memory[: self._decoder.run_rounds(memory, self.taps, growing, head, ends)]
+        return memory[: self._decoder.run_rounds(memory, self.taps, growing, drafter, ends)]
 
     def warm_up(self, supports: Sequence[Support | None] = ()) -> None:  # noqa: ARG002
         """Run a pass over several tokens."""

@@ -60,10 +60,10 @@ class PackedRunner(Runner[PackedBackend]):
         filled = perf_counter()
         rounds = max_rounds if all(draft is None or draft is _PLAIN for draft in drafts) else 1
         rows, known = [order.row for order in orders], [draft or _PLAIN for draft in drafts]
-        head = recipe.head.address if recipe.head and (drafting or rounds > 1) else None
+        drafter = recipe.network.address if recipe.network and (drafting or rounds > 1) else None
         begin_masks(rows, known)
         try:
-            memory = self._target.run_rounds(rows, known, rounds, drafting, head, ends)
+            memory = self._target.run_rounds(rows, known, rounds, drafting, drafter, ends)
         except KernelError as error:
             if drafting is None:
                 raise
@@ -114,7 +114,7 @@ class PackedRunner(Runner[PackedBackend]):
             None if order.drafts and self._is_covered(order, recipe) else _PLAIN for order in orders
         ]
         self._draft_on_host(orders, drafts, [i for i, order in enumerate(orders) if order.drafts and drafts[i]])
-        support = recipe.head and recipe.head.support
+        support = recipe.network and recipe.network.support
         if any(draft and draft.q is not None and draft.support is not support for draft in drafts):
             # A call has one draft vocabulary.
             self._draft_on_host(orders, drafts, [i for i, draft in enumerate(drafts) if draft is None])

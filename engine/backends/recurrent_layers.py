@@ -3,8 +3,9 @@
 The modelling code has an operator over many tokens, which gives the last state only, and one over a single token.
 Where states are recorded, the first is replaced by the second, token by token; projections, convolutions and all else
 of a layer still run over all tokens at once. The operators are the gated delta rule (Yang et al. 2024, "Gated Delta
-Networks"), the same with a gate per channel (Kimi Team 2025, "Kimi Linear") and the state space model of Mamba-2 (Dao
-and Gu 2024, "Transformers are SSMs").
+Networks"), the same with a gate per channel (Kimi Team 2025, "Kimi Linear") and the state space models of Mamba-2 (Dao
+and Gu 2024, "Transformers are SSMs") and Mamba (Gu and Dao 2023). Mamba's operator over many tokens ignores the state
+before them, so that it is replaced in all passes.
 """
 
 from __future__ import annotations
@@ -46,13 +47,13 @@ def record_states(network: nn.Module, layers: set[int]) -> set[int]:
 def _made_stepwise(module: ModuleType) -> bool:
     """Replace the operators of a file of modelling code; whether it has any."""
     found = False
-    for name, single, step in _OPERATORS:
+    for name, single, step, options in _OPERATORS:
         whole = getattr(module, name, None)
         if whole is None or not hasattr(module, single):
             continue
         found = True
         if not hasattr(whole, "whole"):
-            setattr(module, name, stepwise(whole, partial(step, getattr(module, single))))
+            setattr(module, name, stepwise(whole, partial(step, getattr(module, single)), **options))
     return found
 
 
@@ -108,9 +109,39 @@ def _scan_step(
     return output.view(-1, 1, heads, size), after
 
 
-_OPERATORS: tuple[tuple[str, str, Operator], ...] = (
-    ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", _delta_step),
-    ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention", _delta_step),
-    ("mamba2_chunk_scan", "mamba2_selective_state_update", _scan_step),
+def _channels_step(
+    single: Callable[..., Tensor],
+    t: int,
+    state: Tensor | None,
+    inputs: Tensor,
+    dt: Tensor,
+    decay: Tensor,
+    enter: Tensor,
+    leave: Tensor,
+    *,
+    D: Tensor,  # noqa: N803 the modelling code's name
+    z: Tensor,
+    delta_bias: Tensor,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """The state space model of Mamba for token t: inputs, dt and gates z [B, channels, T], B and C [B, n, T]."""
+    assert state is not None
+    after = state.clone()  # overwritten
+    now = [each[..., t] for each in (inputs, dt, enter, leave, z)]
+    output = single(after, *now[:2], decay, *now[2:4], D, z=now[4], dt_bias=delta_bias, dt_softplus=True)
+    return output[..., None], after
+
+
+_OPERATORS: tuple[tuple[str, str, Operator, dict[str, Any]], ...] = (
+    ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", _delta_step, {}),
+    ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention", _delta_step, {}),
+    ("mamba2_chunk_scan", "mamba2_selective_state_update", _scan_step, {}),
+    (
+        "mamba_selective_scan",
+        "mamba_selective_state_update",
+        _channels_step,
+        {"dimension": 2, "starts_anew": True},
+    ),
 )
-"""Names of an operator over many tokens and of the one over a single token, and how the second is called for each."""
+"""Names of an operator over many tokens and of the one over a single token, how the second is called for each, and
+options of `stepwise`."""

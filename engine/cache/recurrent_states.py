@@ -153,20 +153,24 @@ class StatePass:
     ) -> None:
         self.update, self.get_seq_length = attention.update, attention.get_seq_length
         self._states, self._befores, self._tokens = states, befores, tokens
-        self._records = tokens <= RECORDED
+        self.records = tokens <= RECORDED
+        """Whether states are stored after each token."""
         self._handed: dict[Key, Tensor] = {}
         self._after: dict[Key, Callable[[int, int], Tensor]] = {}
         """Functions that give a state, from the row and the number of tokens of the pass."""
-        self._steps: list[Tensor] = []
+        self.steps: list[Tensor] = []
+        """States of the layer that runs, after each token."""
+        self.before: Tensor | None = None
+        """What `get_recurrent_state` gave last."""
 
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Let `stepwise` operators called in here store the state after each token, unless the pass is long."""
-        token = _steps.set(self._steps if self._records else None)
+        token = _running.set(self)
         try:
             yield
         finally:
-            _steps.reset(token)
+            _running.reset(token)
 
     def is_recording_past(self, layer_idx: int) -> bool:  # noqa: ARG002
         """Whether convolutions must be given all their inputs, also for one token: they would overwrite their state."""
@@ -187,7 +191,8 @@ class StatePass:
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor:  # noqa: ARG002
         """State [B, …] of a layer, which the layer may overwrite."""
-        return self._before((layer_idx, "recurrent"))
+        self.before = self._before((layer_idx, "recurrent"))
+        return self.before
 
     def update_conv_state(self, inputs: Tensor, layer_idx: int, **_: object) -> Tensor:
         """The inputs of this pass [B, channels, T] appended to the earlier ones [B, channels, kernel size + T]."""
@@ -200,8 +205,8 @@ class StatePass:
     def update_recurrent_state(self, state: Tensor, layer_idx: int, **_: object) -> Tensor:
         """The state [B, …] that the pass leaves; `stepwise` operators have stored the states after earlier tokens."""
         key = layer_idx, "recurrent"
-        states, dtype = [*self._steps] or [state], self._states.shapes[key].dtype
-        self._steps.clear()
+        states, dtype = [*self.steps] or [state], self._states.shapes[key].dtype
+        self.steps.clear()
         self._after[key] = lambda row, count: states[count - 1 if len(states) > 1 else 0][row].to(dtype)
         return state
 
@@ -209,7 +214,7 @@ class StatePass:
         """A row's states after numbers of tokens of this pass."""
         # A layer that read one token has overwritten what it was handed.
         overwritten = {key: states[row] for key, states in self._handed.items() if key not in self._after}
-        for count in range(1 if self._records else self._tokens, self._tokens + 1):
+        for count in range(1 if self.records else self._tokens, self._tokens + 1):
             yield count, overwritten | {key: after(row, count) for key, after in self._after.items()}
 
     def _before(self, key: Key) -> Tensor:
@@ -220,31 +225,39 @@ class StatePass:
         return self._handed[key]
 
 
-_steps: ContextVar[list[Tensor] | None] = ContextVar("steps", default=None)
+_running: ContextVar[StatePass | None] = ContextVar("running", default=None)
 
 
 def stepwise(
-    whole: Callable[..., tuple[Tensor, Tensor]], step: Callable[..., tuple[Tensor, Tensor]]
+    whole: Callable[..., tuple[Tensor, Tensor]],
+    step: Callable[..., tuple[Tensor, Tensor]],
+    dimension: int = 1,
+    *,
+    starts_anew: bool = False,
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """An operator over T tokens that runs token by token where states are recorded.
 
     Args:
         whole: the operator over all tokens at once.
         step: the operator over token t; its arguments are t, the state before (None at first), and what `whole` gets.
+        dimension: of the tokens in its first argument and its result.
+        starts_anew: whether `whole` ignores the state before the pass, so that `step` runs in every pass and gets it.
     """
 
     def run(*args: object, **kwargs: object) -> tuple[Tensor, Tensor]:
-        steps = _steps.get()
-        if steps is None:
+        running = _running.get()
+        if running is None or not (running.records or starts_anew):
             return whole(*args, **kwargs)
-        first = args[0]
+        first, state = args[0], running.before if starts_anew else None
         assert isinstance(first, Tensor)
         outputs: list[Tensor] = []
-        for t in range(first.shape[1]):
-            output, state = step(t, steps[-1] if steps else None, *args, **kwargs)
+        for t in range(first.shape[dimension]):
+            output, state = step(t, state, *args, **kwargs)
             outputs.append(output)
-            steps.append(state)
-        return torch.cat(outputs, dim=1), steps[-1]
+            if running.records:
+                running.steps.append(state)
+        assert state is not None
+        return torch.cat(outputs, dimension), state
 
     run.whole = whole  # type: ignore[attr-defined]
     return run

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree_growth import Expanded
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels.round import TargetStates, TextMemory
 from specchat.engine.request import NO_DRAFTER
@@ -43,45 +44,49 @@ class TextRecipe:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class HeadRecipe:
-    """Trees that a draft head grows."""
+class NetworkRecipe:
+    """Trees that a draft head or a draft model grows, which reads the places of a text."""
 
     name: str
     """Name of such drafts in records."""
     address: int
-    """`sk_head`."""
-    width: int
-    """Width of the target's hidden states that it reads."""
+    """`sk_drafter`."""
+    first: int
+    """The token of a text that its first place is for: 1 of a head, 0 of a draft model."""
     deepest: int
     """Maximum number of positions."""
-    support: Support
+    support: Support | None
     take_unread: Callable[[Sequence[SequenceState]], list[int]]
-    """The first place that each row has to read; from then on they count as read."""
-    has_read: Callable[[int, int], None]
-    """Called with a slot and the number of places that have been read."""
-    take_states: Callable[[], Sequence[TargetStates]]
+    """The first place that each row has to read; from then on they may count as read."""
+    has_read: Callable[[SequenceState, int], None]
+    """Called with a row and the number of places that have been read."""
+    has_expanded: Callable[[SequenceState, Expanded], None] | None = None
+    """Called with the drafted tokens that were read after that; None for networks that do not keep them."""
+    width: int = 0
+    """Width of the target's hidden states that it reads; 0 if it reads none."""
+    take_states: Callable[[], Sequence[TargetStates]] = tuple
     """Hidden states of the target that it has not read; from then on they count as read."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Recipe:
-    """Drafts from the text of a row where it repeats, else by a head; the empty recipe drafts nothing."""
+    """Drafts from the text of a row where it repeats, else by a network; the empty recipe drafts nothing."""
 
     text: TextRecipe | None = None
-    head: HeadRecipe | None = None
+    network: NetworkRecipe | None = None
     names_sources: Callable[[], bool] = lambda: False
     """Whether records name what drafted."""
 
     def covers(self, order: RowOrder) -> bool:
-        """Whether the kernels can draft for a row; a head has no chains, which lenience needs."""
-        if self.head and not order.row.request.sampling.lossless:
+        """Whether the kernels can draft for a row; a network has no chains, which lenience needs."""
+        if self.network and not order.row.request.sampling.lossless:
             return False
         return self.text is None or not self.text.has_more(order.row)
 
     def joined(self, other: Recipe, first: int) -> Recipe:
         """This recipe and another one, whose buckets are moved by `first`."""
         text = other.text and replace(other.text, first=other.text.first + first)
-        return Recipe(self.text or text, self.head or other.head)
+        return Recipe(self.text or text, self.network or other.network)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ level by level, from the shares of the likeliest tokens, before anything is draw
 Other tokens are not drawn: the whole tree is known, and its best tokens are kept. Drawn drafts are chains: one
 token is offered after a node, or none.
 
-This is the reference, and what draft models use. A head on packed weights grows its trees in one call of the kernels
-(`engine.backends.kernel_drafting`), bit by bit the same, and has its row's bias and penalties, which the reference
-leaves to the target.
+This is the reference, and what draft models on tensors use. On packed weights heads and draft models grow their trees
+in one call of the kernels (`engine.backends.kernel_drafting`): the same trees, and the same q up to rounding. There
+drafts have their row's bias and penalties, which the reference leaves to the target.
 """
 
 from __future__ import annotations
@@ -32,13 +32,11 @@ from specchat.engine.decoding.draft import Budget, Draft, RowOrder
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
-from specchat.engine.kernels import sampling as kernels
 from specchat.engine.kernels.draft_head import Scores
-from specchat.engine.kernels.sampling import DrawRequest
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
-from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import draw_different, standardise
+from specchat.engine.sampling.rng import Stream, uniform
+from specchat.engine.sampling.sampler import draw, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -55,8 +53,6 @@ LEAST = 0.02
 HOPE = 0.6
 """Chance of the likeliest token after one that was accepted, on average: what continuing after a token may bring."""
 
-Draw = Callable[[DrawRequest], Sequence[int]]
-"""Draws tokens: their places, fewer where no weight was left."""
 Expand = Callable[[list[TreePlace], list[int]], Scores]
 """Scores what follows n drafted tokens, from the place in the step before that each follows; tokens of a row are
 neighbours."""
@@ -70,23 +66,6 @@ def fixed_budget(required: int = 0) -> Budget:
         required: as in `Budget`.
     """
     return Budget([0.07 * n for n in range(MAX_GAMMA + 1)], 0.04, EXPECTED, required, repeatable=True)
-
-
-def by_kernels(wanted: DrawRequest) -> list[int]:
-    """Draw by the kernels, for packed models."""
-    return kernels.draw([wanted], torch.get_num_threads())[0]
-
-
-def by_torch(wanted: DrawRequest) -> list[int]:
-    """Draw as the sampler does."""
-    settings = SamplingRows.of([wanted.sampling], wanted.logits.device)
-    if wanted.sampling.xtc:
-        limit = xtc.threshold(wanted.sampling, wanted.seed, wanted.position)
-        settings = replace(settings, xtc=to_device([[limit]], wanted.logits.device, torch.float64))
-    wanted.q.copy_(standardise(wanted.logits[None, None], settings)[0, 0].nan_to_num_())
-    u = torch.tensor(wanted.u, dtype=torch.float64)
-    places = list(dict.fromkeys(draw_different(wanted.q[None, None], u[None, None])[0, 0].tolist()))
-    return [place for place, weight in zip(places, wanted.q[places].tolist(), strict=True) if weight > 0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +89,26 @@ class Offered(NamedTuple):
     rank: int
     bucket: int
     chance: float
+
+
+class Expanded(NamedTuple):
+    """Drafted tokens that a draft model has read, numbered from 1 on in the order of their columns; 0 is the row's last
+    token."""
+
+    tokens: Sequence[int]
+    parents: Sequence[int]
+    """Number of the token before each."""
+
+    def along(self, tokens: Sequence[int]) -> list[int]:
+        """Numbers of these tokens, which follow each other, up to the first that was not read."""
+        numbers = {each: number for number, each in enumerate(zip(self.parents, self.tokens, strict=True), 1)}
+        found: list[int] = []
+        for token in tokens:
+            number = numbers.get((found[-1] if found else 0, token))
+            if number is None:
+                break
+            found.append(number)
+        return found
 
 
 class Growth:
@@ -184,17 +183,11 @@ class Growth:
         self._columns[place] = len(self._columns) + 1
         return self._columns[place]
 
-    def columns_along(self, tokens: Sequence[int]) -> list[int]:
-        """Columns of these tokens, which follow each other in the tree, up to the first that was not expanded."""
-        found: list[int] = []
-        node = 0
-        for token in tokens:
-            places = (place for place in self._columns if self._offered[place - 1].node.place == node)
-            node = next((place for place in places if self.tokens[place - 1] == token), 0)
-            if not node:
-                break
-            found.append(self._columns[node])
-        return found
+    @property
+    def expanded(self) -> Expanded:
+        """The tokens that were expanded."""
+        before = [self._columns.get(self._offered[place - 1].node.place, 0) for place in self._columns]
+        return Expanded([self.tokens[place - 1] for place in self._columns], before)
 
     def tree(self) -> tuple[list[int], list[int], Tree]:
         """Tokens, buckets and tree; of tokens that are not drawn the subset of tokens that pays best."""
@@ -235,16 +228,15 @@ class Growth:
 
 
 def grow(
-    orders: Sequence[RowOrder], scores: Scores, expand: Expand, known: Sequence[int], draw: Draw = by_kernels
-) -> tuple[list[Draft], list[Growth]]:
-    """The trees of B rows, and how each has grown.
+    orders: Sequence[RowOrder], scores: Scores, expand: Expand, known: Sequence[int]
+) -> tuple[list[Draft], list[Expanded]]:
+    """The trees of B rows, and the tokens of each that were expanded.
 
     Args:
         orders: [B].
         scores: of each row's last token.
         expand: scores what follows drafted tokens.
         known: the V' tokens that can be drafted.
-        draw: draws tokens.
     """
     rows = [order.row for order in orders]
     growths = [Growth(order.budget, min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
@@ -256,11 +248,11 @@ def grow(
         promises = []
         for i, growth in enumerate(growths):
             added = growth.offers(nodes[i], shares)
-            if (own := q[i]) is not None:
-                added = _draw(rows[i], growth, added, scores.logits, own, known, draw)
-            else:
-                for each in added:
-                    growth.add(each, known[best[each.node.source][each.rank]])
+            for each in added:
+                node, place = each.node, best[each.node.source][each.rank]
+                if (own := q[i]) is not None:
+                    place = _draw(rows[i], growth, node, scores.logits[node.source], own[node.place])
+                growth.add(each, known[place])
             promises.append(growth.promising(added))
         nodes, places, sources = [[] for _ in rows], list[TreePlace](), list[int]()
         for i in choose_expanded(growths, [gain for _, gain in promises]):
@@ -275,45 +267,30 @@ def grow(
     for growth, own in zip(growths, q, strict=True):
         tokens, buckets, tree = growth.tree()
         drafts.append(Draft(tokens, tree, own if own is None else own[: tree.inner], buckets=buckets, steps=steps))
-    return drafts, growths
+    return drafts, [growth.expanded for growth in growths]
 
 
-def _draw(
-    row: SequenceState,
-    growth: Growth,
-    offers: Sequence[Offered],
-    logits: Tensor,
-    q: Tensor,
-    known: Sequence[int],
-    draw: Draw,
-) -> list[Offered]:
-    """Draw the tokens to be offered after each node, without replacement.
+def _draw(row: SequenceState, growth: Growth, node: Node, logits: Tensor, q: Tensor) -> int:
+    """Draw the token after a node.
 
     Args:
-        row: whose drafts are drawn.
-        growth: gets the tokens.
-        offers: offers after one node are neighbours.
-        logits: [n, V'], of all places scored.
-        q: [`MAX_GAMMA`, V'], float32, contiguous: by node, gets what the tokens after it are drawn from.
-        known: the V' tokens.
-        draw: draws them.
+        row: whose draft is drawn.
+        growth: the tree so far.
+        node: has no child yet.
+        logits: [V'], after the node.
+        q: [V'], float32: gets what the token is drawn from.
 
     Returns:
-        The offers that got a token: a distribution may have fewer.
+        Its place among the V' tokens.
     """
-    u = uniforms([row.seed], [row.rounds], Stream.DRAFT, MAX_GAMMA)[0].tolist()
-    added: list[Offered] = []
-    for node in dict.fromkeys(offer.node for offer in offers):
-        mine, first = [offer for offer in offers if offer.node is node], len(growth.tokens)
-        request = DrawRequest(
-            *(logits[node.source], row.request.sampling, u[first : first + len(mine)], q[node.place]),
-            seed=row.seed,
-            position=len(row.tokens) + len(node.path),
-        )
-        for offer, place in zip(mine, draw(request), strict=False):
-            growth.add(offer, known[place])
-            added.append(offer)
-    return added
+    sampling = row.request.sampling
+    settings = SamplingRows.of([sampling], logits.device)
+    if sampling.xtc:
+        limit = xtc.threshold(sampling, row.seed, len(row.tokens) + len(node.path))
+        settings = replace(settings, xtc=to_device([[limit]], logits.device, torch.float64))
+    q.copy_(standardise(logits[None, None], settings)[0, 0])
+    u = uniform(row.seed, row.rounds, Stream.DRAFT, len(growth.tokens))
+    return int(draw(q[None], torch.tensor([u], dtype=torch.float64)))
 
 
 def _added_up(values: Iterable[float]) -> float:

@@ -58,6 +58,10 @@ class DraftCache:
         if length:
             self.keep(row, len(row.tokens) - len(emitted) + min(len(emitted), length) - 1)
 
+    def cached(self, row: SequenceState) -> int:
+        """Number of the row's leading tokens that are cached."""
+        return self._cached[row.request.request_id]
+
     def keep(self, row: SequenceState, length: int) -> None:
         """Count the first `length` tokens of the row as cached."""
         self._cached[row.request.request_id] = length

@@ -2,22 +2,27 @@
 
 Trees (Miao et al. 2024, "SpecInfer"): the draft model continues several tokens of a depth in one pass, over a tree mask
 in its own cache. How sure it is decides how many tokens are offered where and when drafting ends
-(`engine.drafters.tree_growth`): rows offer the likeliest tokens, or draw them without replacement.
+(`engine.decoding.tree_growth`): rows offer the likeliest tokens, or draw them. A model on the packed kernels grows its
+trees there, all steps in one call, which is the round's own where the target is packed too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.draft import Draft, RowOrder, draft_by_kind
-from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.tree import BRANCHES, chain
-from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, Growth, by_kernels, by_torch, grow
+from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
+from specchat.engine.decoding.drafter import Drafter, DrafterProfile, NetworkRecipe, Recipe, RowProfile
+from specchat.engine.decoding.tree import BRANCHES, LONGEST, chain
+from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, Expanded, grow
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
@@ -59,9 +64,12 @@ class ModelDrafter(Drafter):
             self.profile = DrafterProfile(range(2 * GRADES + 2), expected_rates=EXPECTED)
         self._model, self._cache, self._steps = draft.model, draft.cache, draft.steps
         self._drafts_trees, self._branches = trees, branches
-        self._draw = by_kernels if draft.model.capabilities.packed else by_torch
-        self._drafted: dict[str, Growth] = {}
-        """Trees being verified, by request."""
+        self._expanded: dict[str, Expanded] = {}
+        """Drafted tokens that the cache has of trees being verified, by request."""
+        if trees and branches and isinstance(draft.model, PackedBackend):
+            self.recipe = self._recipe_of(draft.model)
+            penalties = PenaltiesOfRows(draft.steps.vocabulary)
+            self._drafting = cache(partial(KernelDrafting, self.recipe, penalties))
 
     @property
     def graph_bytes(self) -> int:  # type: ignore[override]
@@ -102,18 +110,22 @@ class ModelDrafter(Drafter):
 
     def on_accepted(self, row: SequenceState, emitted: Sequence[int]) -> None:
         """Keep what was accepted and has been fed."""
-        growth = self._drafted.pop(row.request.request_id, None)
-        if growth is None:
+        expanded = self._expanded.get(row.request.request_id)
+        if expanded is None:
             self._cache.on_accepted(row, emitted)
             return
-        before, columns = len(row.tokens) - len(emitted), growth.columns_along(emitted)
-        if columns != list(range(1, len(columns) + 1)):
-            self._model.cache.move(row.slot, [before - 1 + column for column in columns], before)
-        self._cache.keep(row, before + len(columns))
+        before = len(row.tokens) - len(emitted)
+        if self._cache.cached(row) != before:  # a later round of the same call drafted them
+            return
+        del self._expanded[row.request.request_id]
+        along = expanded.along(emitted)
+        if along and along[-1] > len(along):
+            self._model.cache.move(row.slot, [before - 1 + number for number in along], before)
+        self._cache.keep(row, before + len(along))
 
     def release(self, row: SequenceState) -> None:
         """Leave the slot's content to the next turn."""
-        self._drafted.pop(row.request.request_id, None)
+        self._expanded.pop(row.request.request_id, None)
         self._cache.release(row)
 
     def _chains(self, orders: Sequence[RowOrder]) -> list[Draft]:
@@ -128,16 +140,39 @@ class ModelDrafter(Drafter):
     @torch.inference_mode()
     def _trees(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """Trees that grow step by step, as long as that pays."""
+        if self.recipe:
+            return self._drafting(len(orders)).grow(orders)
         rows = [order.row for order in orders]
         logits = self._steps.after_last(rows, self._cache.catch_up(rows))
-        drafts, growths = grow(orders, _scores(logits), self._expand, range(logits.shape[-1]), self._draw)
-        for row, growth in zip(rows, growths, strict=True):
-            self._drafted[row.request.request_id] = growth
+        drafts, grown = grow(orders, scores_of(logits), self._expand, range(logits.shape[-1]))
+        for row, expanded in zip(rows, grown, strict=True):
+            self._cache.keep(row, len(row.tokens))
+            self._note_expanded(row, expanded)
         return drafts
+
+    def _note_expanded(self, row: SequenceState, expanded: Expanded) -> None:
+        self._expanded[row.request.request_id] = expanded
+
+    def _recipe_of(self, model: PackedBackend) -> Recipe:
+        """What the kernels need to grow its trees."""
+        vocabulary = self._steps.vocabulary
+        known = torch.arange(min(model.vocabulary, vocabulary))
+        return Recipe(
+            network=NetworkRecipe(
+                self.name,
+                model.drafter_address,
+                first=0,
+                deepest=LONGEST,
+                support=Support.of(known, vocabulary) if len(known) < vocabulary else None,
+                take_unread=lambda rows: [self._cache.cached(row) for row in rows],
+                has_read=self._cache.keep,
+                has_expanded=self._note_expanded,
+            )
+        )
 
     def _expand(self, places: Sequence[TreePlace], _: Sequence[int]) -> Scores:
         """Score what follows drafted tokens."""
-        return _scores(self._steps.fit(self._model.extend(places)))
+        return scores_of(self._steps.fit(self._model.extend(places)))
 
 
 def chain_buckets(length: int, first: int, later: int) -> list[int]:
@@ -145,7 +180,7 @@ def chain_buckets(length: int, first: int, later: int) -> list[int]:
     return [first, *[later] * (length - 1)][:length]
 
 
-def _scores(logits: Tensor) -> Scores:
+def scores_of(logits: Tensor) -> Scores:
     """Scores of places [n, V], with the likeliest tokens of each; no share where a logit is not a number."""
     logits = logits.float().contiguous()
     best = logits.topk(BRANCHES, -1)

@@ -36,7 +36,7 @@ class ModelSteps:
 
     def __init__(self, forward: Forward, graphs: Graphs, penalties: Penalties, vocabulary: int) -> None:
         self._forward, self._graphs = forward, graphs
-        self._device, self._penalties, self._vocabulary = graphs.device, penalties, vocabulary
+        self._device, self._penalties, self.vocabulary = graphs.device, penalties, vocabulary
 
     @property
     def graph_bytes(self) -> int:
@@ -122,7 +122,7 @@ class ModelSteps:
             return [draw(q, inputs["u"]), q]
 
         def signature() -> Signature:
-            shape = rows, 1, self._vocabulary
+            shape = rows, 1, self.vocabulary
             reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows,)}
             reals |= {"xtc": (rows, 1)} if flags.any_xtc else {}
             return Signature({}, reals, {"logits": (shape, torch.float32)})
@@ -141,9 +141,9 @@ class ModelSteps:
 
         Tokens that the network has not get the least finite logit: the kernels take an infinite one for a fault.
         """
-        missing = self._vocabulary - logits.shape[-1]
+        missing = self.vocabulary - logits.shape[-1]
         if missing <= 0:
-            return logits[..., : self._vocabulary]
+            return logits[..., : self.vocabulary]
         return torch.nn.functional.pad(logits, (0, missing), value=torch.finfo(logits.dtype).min)
 
 

@@ -103,6 +103,8 @@ class Decoder:
         self.weights, self.shape = weights, weights.shape
         self._kernels = library().c
         self._c = self._kernels.sk_decoder_new(weights.c)
+        self.drafter: int = self._kernels.sk_decoder_drafter(self._c)
+        """`sk_drafter` by which it drafts for others."""
         # Not at exit, when a thread may be in a pass.
         weakref.finalize(self, self._kernels.sk_decoder_free, self._c).atexit = False
 
@@ -192,7 +194,7 @@ class Decoder:
         rounds: Sequence[RoundRows],
         taps: Sequence[int] = (),
         growing: CGrowing | None = None,
-        head: int | None = None,
+        drafter: int | None = None,
         ends: Collection[int] = (),
     ) -> int:
         """Grow drafts, score all rows and their drafts, and judge the rows that are not held; then the same again.
@@ -201,7 +203,7 @@ class Decoder:
             rounds: memory of `round_memory`, for as many rounds as may be run; the first one is filled.
             taps: as for `run`.
             growing: the drafts of all rows, if they are grown now.
-            head: address of the head that drafts, or that reads hidden states between rounds.
+            drafter: `sk_drafter` that drafts, or that takes in what was accepted between rounds.
             ends: tokens that end a reply, and with it the rounds.
 
         Returns:
@@ -216,7 +218,7 @@ class Decoder:
             first.c.tap_count, first.c.taps = len(taps), _c_taps(tuple(taps)).buffer_info()[0]
         first.c.growing = growing and pointer(growing)
         ran: int = self._kernels.sk_rounds_run(
-            self._c, head, first.c, len(rounds), c_ends.buffer_info()[0], len(c_ends)
+            self._c, drafter, first.c, len(rounds), c_ends.buffer_info()[0], len(c_ends)
         )
         return ran
 

@@ -57,10 +57,11 @@ class PackedHead:
         self._layer, self._matrices = layer, (fuse, again, token)
         self._kernels = library().c
         model = CHeadModel(layer=layer.c, fuse=fuse.c, again=again.c, token=token.c, tap_count=taps)
-        self.address: int = self._kernels.sk_head_new(model)
-        """`sk_head`."""
+        self._c = self._kernels.sk_head_new(model)
+        self.drafter: int = self._kernels.sk_head_drafter(self._c)
+        """`sk_drafter` of it."""
         # Not at exit, when a thread may be in a step.
-        weakref.finalize(self, self._kernels.sk_head_free, self.address).atexit = False
+        weakref.finalize(self, self._kernels.sk_head_free, self._c).atexit = False
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
         """Set the memory for states and KV cache, contiguous; kept alive here.
@@ -80,7 +81,7 @@ class PackedHead:
         for tensor, size in zip((keys, values), sizes, strict=True):
             require(tensor, torch.float16, (blocks, shape.key_heads, *size), "the cache of a head")
         self._memory = (tables, states, keys, values)
-        self._kernels.sk_head_attach(self.address, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
+        self._kernels.sk_head_attach(self._c, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
 
     def write_states(self, read: Sequence[TargetStates], threads: int) -> None:
         """Compute and store the head's states from hidden states of the target.
@@ -88,7 +89,7 @@ class PackedHead:
         Raises:
             KernelError: a slot or column does not exist.
         """
-        self._kernels.sk_head_absorb(self.address, len(read), c_reads(read, self.width), threads)
+        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self.width), threads)
 
     def absorb(self, rows: RoundRows) -> None:
         """Compute and store the head's states of each row's last token and of the tokens that a round has accepted.
@@ -96,7 +97,7 @@ class PackedHead:
         Raises:
             KernelError: the round has other hidden states.
         """
-        self._kernels.sk_head_absorb_round(self.address, rows.c)
+        self._kernels.sk_head_absorb_round(self._c, rows.c)
 
     def run(
         self,
@@ -129,5 +130,5 @@ class PackedHead:
         batch.c.best, batch.c.shares = likeliest.ctypes.data, shares.ctypes.data
         batch.c.best_count = likeliest.shape[1]
         c_sources = array("i", sources)
-        self._kernels.sk_head_run(self.address, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
+        self._kernels.sk_head_run(self._c, CHeadStep(batch=batch.c, sources=c_sources.buffer_info()[0]))
         return Scores(logits, likeliest, shares)

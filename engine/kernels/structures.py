@@ -113,10 +113,6 @@ class CGrowing(_HeaderStructure):
     """Drafts that grow together."""
 
 
-class CDraw(_HeaderStructure):
-    """Tokens to draw."""
-
-
 class CRow(_HeaderStructure):
     """A row of a round."""
 

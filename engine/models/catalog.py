@@ -60,7 +60,11 @@ class Preset:
     draft_bytes: int = 0
     """Size of the drafter, if it is downloaded by itself."""
     tau: float = 1.0
-    """Usual tokens per round with that drafter; 1 without one."""
+    """Tokens per round with that drafter, as published; 1 without one."""
+    tau_source: str = ""
+    """Who has measured them, and with which model if that is another."""
+    older: bool = False
+    """Whether a later generation of its size is a preset too: it is listed last and not recommended."""
     gated: bool = False
     """Whether its licence must be accepted on the hub, with an account."""
     sampling: Sampling = field(default_factory=Sampling)
@@ -131,7 +135,7 @@ def _preset(name: str, stated: dict[str, Any]) -> Preset:
 
 _TABLE = Path(__file__).with_name("presets.toml").read_text(encoding="utf-8")
 PRESETS: dict[str, Preset] = {name: _preset(name, stated) for name, stated in tomllib.loads(_TABLE).items()}
-"""Presets by name, the default first, by size."""
+"""Presets by name: the default, the newest generation by size, earlier ones."""
 
 DEFAULT_PRESET = "smollm2-135m"
 

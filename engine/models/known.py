@@ -20,7 +20,9 @@ from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import ignore_progress, size_text
 
 _DRAFTED_PASS = 1.3
-"""Time of a round with drafts over that of a plain one, as measured with the default model."""
+"""Time of a round with drafts over that of a plain one, as measured with the default model, up to a τ of `_SHORT`."""
+_SHORT, _MORE = 2.4, 1 / 3
+"""Above that τ, what each token per round adds: longer drafts cost more (published for LFM2.5-2.6B on a laptop)."""
 _READING_SPEED = 10
 """Tokens per second."""
 
@@ -50,7 +52,7 @@ class KnownModel:
     token_bytes: float = 0.0
     """Bytes of weights that a token reads; 0 if unknown."""
     tau: float = 1.0
-    """Usual tokens per round with that drafter."""
+    """Tokens per round with that drafter, as published."""
     needs_kernels: bool = False
     """Whether it cannot run without the quantised kernels."""
 
@@ -67,17 +69,21 @@ class KnownModel:
 
     def speed(self, machine: Machine) -> float | None:
         """Expected tokens per second: those whose weights can be read, times what drafts gain; None if unknown."""
-        gain = max(1.0, self.tau / _DRAFTED_PASS)
+        gain = max(1.0, self.tau / (_DRAFTED_PASS + max(0.0, self.tau - _SHORT) * _MORE))
         return machine.bandwidth / self.token_bytes * gain if self.token_bytes and machine.bandwidth else None
 
 
 def recommended(models: Iterable[KnownModel], machine: Machine) -> str:
-    """The largest preset that leaves a quarter of the memory free and runs at reading speed, 10 tokens per second."""
+    """The largest preset of the newest generation that leaves a quarter of the memory free and runs at reading speed.
+
+    That is 10 tokens per second.
+    """
     spare = replace(machine, memory=machine.memory * 3 // 4)
     fitting = [  # in the order of the catalog, by size
         model.spec
         for model in models
-        if model.spec in PRESETS and not model.obstacle(spare) and (model.speed(machine) or 0) >= _READING_SPEED
+        if model.spec in PRESETS and not PRESETS[model.spec].older
+        if not model.obstacle(spare) and (model.speed(machine) or 0) >= _READING_SPEED
     ]
     return fitting[-1] if fitting else DEFAULT_PRESET
 

@@ -42,6 +42,15 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "lfm3": {"layer_types": _CONV, "conv_L_cache": 3} | _EXPERTS,
     "granitemoehybrid": {"layer_types": _LINEAR, "shared_intermediate_size": 32} | _MAMBA | _EXPERTS,
     "falcon_h1": _MAMBA,
+    "jamba": _EXPERTS | {
+        "mamba_d_state": 8, "mamba_dt_rank": 4, "attn_layer_period": 2, "attn_layer_offset": 1,
+        "expert_layer_period": 2, "expert_layer_offset": 1,
+    },
+    "zamba2": {
+        "layers_block_type": ["linear_attention", "hybrid"] * 2, "mamba_d_state": 8, "mamba_headdim": 16,
+        "n_mamba_heads": 4, "mamba_ngroups": 1, "chunk_size": 8, "num_mem_blocks": 1, "adapter_rank": 4,
+        "use_mem_rope": True, "use_shared_attention_adapter": True, "num_key_value_heads": 4, "initializer_range": 0.5,
+    },
     "nemotron_h": {
         "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe"],
         "mamba_num_heads": 4,
@@ -54,7 +63,7 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "moe_shared_expert_intermediate_size": 32,
     }
     | _EXPERTS,
-}
+}  # fmt: skip
 """Model type to what is special about its configuration."""
 HYBRIDS = {kind: own for kind, own in HYBRIDS.items() if kind in CONFIG_MAPPING}  # transformers 5.17 lacks some
 

@@ -268,7 +268,8 @@ class ModelsScreen(Dialog[None]):
 
     def _details(self, model: KnownModel) -> Iterator[tuple[str, ...]]:
         """Sentences of each line: what it is, what it needs, its state."""
-        yield model.note, model.licence, model.draft and f"drafter: {model.draft}"
+        tau = f", τ {model.tau:g} tokens per round expected" if model.tau > 1 else ""
+        yield model.note, model.licence, model.draft and f"drafter: {model.draft}{tau}"
         short, speed, needed = model.shortage(self._machine), model.speed(self._machine), model.memory_bytes
         memory = f"needs {size_text(needed)} of memory, {size_text(self._machine.memory)} free" if needed else ""
         download = f"download {size_text(model.download_bytes)}, {size_text(self._machine.disk)} of disk free"

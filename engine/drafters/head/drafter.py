@@ -17,7 +17,7 @@ from specchat.engine.cache.block_pool import BlockPool, BlockStore
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
-from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, HeadRecipe, Recipe, RowProfile
+from specchat.engine.decoding.drafter import LATER_RATE, Drafter, DrafterProfile, NetworkRecipe, Recipe, RowProfile
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_of
 from specchat.engine.decoding.tree_growth import EXPECTED, GRADES
 from specchat.engine.drafters.build_context import BuildContext
@@ -152,9 +152,9 @@ class HeadMemory:
             slot.read = end
         return begins
 
-    def has_read(self, slot: int, end: int) -> None:
-        """A slot has been read up to this place."""
-        self._slots[slot].read = end
+    def has_read(self, row: SequenceState, end: int) -> None:
+        """A row has been read up to this place."""
+        self._slots[row.slot].read = end
 
     def _looks_back_to(self, end: int) -> int:
         """The first place that has to be read for a draft at `end`; the beginning of a block."""
@@ -294,15 +294,16 @@ def _ranks(tree: Tree) -> Sequence[int]:
 def recipe_of(layer: PackedLayer, support: Support, memory: HeadMemory) -> Recipe:
     """What the kernels need to grow the trees of a head."""
     return Recipe(
-        head=HeadRecipe(
+        network=NetworkRecipe(
             HeadDrafter.name,
-            layer.address,
-            layer.tapped_width,
-            layer.deepest,
-            support,
-            memory.take_unread,
-            memory.has_read,
-            layer.take_states,
+            layer.drafter,
+            first=1,
+            deepest=layer.deepest,
+            support=support,
+            take_unread=memory.take_unread,
+            has_read=memory.has_read,
+            width=layer.tapped_width,
+            take_states=layer.take_states,
         )
     )
 

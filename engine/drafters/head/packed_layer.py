@@ -76,9 +76,9 @@ class PackedLayer(HeadLayer):
         """Output of the last step."""
 
     @property
-    def address(self) -> int:
-        """Address of the head in the kernels."""
-        return self._head.address
+    def drafter(self) -> int:
+        """`sk_drafter` of the head."""
+        return self._head.drafter
 
     @property
     def tapped_width(self) -> int:

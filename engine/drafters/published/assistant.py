@@ -28,6 +28,8 @@ from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.packed.load import Model, PackedModel
 
 _TYPES = ("full_attention", "sliding_attention")
+_UNIFIED = {"gemma4_unified_text": {"hidden_size_per_layer_input": 0, "sliding_window": 1024}}
+"""What the configuration of Gemma 4 12B means by settings that it does not state, where Gemma 4's means another."""
 
 
 def load_assistant(folder: Path, target: Model) -> LoadedHead:
@@ -102,7 +104,8 @@ class AssistantHead(LayeredHead):
 
         super().__init__()
         self.sharing, self.taps = sharing, (layers,)
-        self.text: Any = AllShared(**config["text_config"])
+        stated = config["text_config"]
+        self.text: Any = AllShared(**_UNIFIED.get(stated.get("model_type"), {}) | stated)
         self.text._attn_implementation = attention.NAME
         small, wide = self.text.hidden_size, config["backbone_hidden_size"]
         self.model = Gemma4TextModel(self.text)

@@ -6,6 +6,7 @@
 
 #include "activations.h"
 #include "decoder.h"
+#include "draft_model.h"
 #include "head.h"
 #include "packing.h"
 #include "quantizing.h"
@@ -37,6 +38,8 @@ int32_t guarded(Body body) {
     }
 }
 
+sk::TreeDrafter* trees_of(sk_drafter* drafter) { return static_cast<sk::TreeDrafter*>(drafter); }
+
 // What `make` returns; null after an error.
 template <typename Make>
 auto made(Make make) -> decltype(make()) {
@@ -67,7 +70,10 @@ std::string missing_row(const sk_matrix& matrix, const int64_t* rows, int64_t co
 }  // namespace
 
 struct sk_decoder {
+    explicit sk_decoder(const sk_model& model) : decoder(model), drafter(decoder) {}
+
     sk::Decoder decoder;
+    sk::DraftModel drafter;  // for other targets
     sk::Round round;
 };
 
@@ -159,7 +165,7 @@ int32_t sk_linear(const sk_matrix* matrix, const float* bias, const float* x, in
 }
 
 sk_decoder* sk_decoder_new(const sk_model* model) {
-    return made([&] { return new sk_decoder{sk::Decoder(*model), {}}; });
+    return made([&] { return new sk_decoder(*model); });
 }
 
 void sk_decoder_free(sk_decoder* decoder) { delete decoder; }
@@ -194,11 +200,13 @@ int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32_t* source
     return guarded([&] { return decoder->decoder.move(slot, sources, count, target); });
 }
 
-int32_t sk_rounds_run(sk_decoder* decoder, sk_head* head, sk_round* rounds, int64_t count, const int64_t* ends,
+sk_drafter* sk_decoder_drafter(sk_decoder* decoder) { return &decoder->drafter; }
+
+int32_t sk_rounds_run(sk_decoder* decoder, sk_drafter* drafter, sk_round* rounds, int64_t count, const int64_t* ends,
                       int64_t end_count) {
     int64_t ran = 0;
     const int32_t fine = guarded([&] {
-        sk::Rounds all(decoder->decoder, head ? &head->head : nullptr, decoder->round, ends, end_count);
+        sk::Rounds all(decoder->decoder, trees_of(drafter), decoder->round, ends, end_count);
         return all.run(rounds, count, ran);
     });
     return fine ? int32_t(ran) : 0;
@@ -237,8 +245,10 @@ int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
     });
 }
 
-int32_t sk_head_grow(sk_head* head, sk_growing* growing) {
-    return guarded([&] { return sk::grow(head ? &head->head : nullptr, *growing); });
+sk_drafter* sk_head_drafter(sk_head* head) { return &head->head; }
+
+int32_t sk_grow(sk_drafter* drafter, sk_growing* growing) {
+    return guarded([&] { return sk::grow(trees_of(drafter), *growing); });
 }
 
 int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64_t* found) {
@@ -251,13 +261,6 @@ int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64
             found[most + i] = grade;
             if (token < 0) break;
         }
-        return "";
-    });
-}
-
-int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {
-    return guarded([&]() -> std::string {
-        sk::draw_tokens(draws, count, size, threads);
         return "";
     });
 }

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 24
+#define SK_ABI 25
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -183,18 +183,6 @@ struct sk_sampling {
     int32_t reserved;
 };
 
-// Tokens to draw from one row of logits, without replacement.
-struct sk_draw {
-    const float* logits;  // [size]
-    const sk_sampling* sampling;
-    int64_t count;
-    const double* u;  // [count], uniform in [0, 1)
-    float* q;         // [size], output: the distribution; all 0 if a logit is NaN
-    int32_t* places;  // [count], output: indices of the tokens; -1 if the distribution has fewer
-    uint64_t seed;    // of the draw of XTC
-    int64_t position;  // in the text
-};
-
 // Bias and penalties of a row, as `engine.sampling.penalties` and `dry` have them.
 struct sk_penalties {
     int64_t* text;  // [count], prompt and reply; with room for what the rounds of a call add
@@ -209,20 +197,20 @@ struct sk_penalties {
     const uint8_t* breaks;  // [vocabulary], whether no repetition reaches across a token
 };
 
-// A row's draft: what its text continues with where that repeats, or else by a head a tree that grows step by step as
-// `engine.drafters.tree_growth` says. Node 0 is the row's last token, node i the i-th drafted one.
+// A row's draft: what its text continues with where that repeats, or else by a network a tree that grows step by step as
+// `engine.decoding.tree_growth` says. Node 0 is the row's last token, node i the i-th drafted one.
 struct sk_growth {
-    int32_t slot, begin, end;     // columns `begin` to `end` - 1, at least one, are read by the head if it drafts: then `begin` is `end`
-    int32_t depth;                // maximum depth of a tree of the head; 0 for none
+    int32_t slot, begin, end;     // columns `begin` to `end` - 1, at least one, are read by the network if it drafts: then `begin` is `end`
+    int32_t depth;                // maximum depth of a tree of the network; 0 for none
     int32_t required;             // depth that is drafted regardless of cost
     int32_t repeatable;           // whether its growth must not depend on other rows
-    int32_t first_grade;          // is added to the grades of the head's tokens
+    int32_t first_grade;          // is added to the grades of the network's tokens
     int32_t room, text_least;     // maximum number of tokens from the text, and least grade of the first
     int32_t from_text;            // output: whether the tokens are from the text, and not drawn
     int32_t given;                // whether the row has a draft already, which stays; nothing else here counts then
     const int64_t* ids;           // [end - begin], the tokens of those columns
     int64_t* text;                // [text_count], all tokens of the row, with room for what the rounds of a call add; null:
-    int64_t text_count;           // the head drafts, whether the text repeats or not
+    int64_t text_count;           // the network drafts, whether the text repeats or not
     const double *text_rates, *text_repeat_rates;  // probability that a token of the text's grades is accepted: after one of
                                             // another grade, and after one of the same
     const double* passes;         // [longest + 1], cost of verifying 0, 1, ... tokens
@@ -234,6 +222,9 @@ struct sk_growth {
     float* q;                     // [longest, V'], output: distribution of each node's children
     int64_t* drafted;             // [3, longest], output: tokens, parents, and grades
     int64_t count;                // output: number of tokens
+    int64_t* expanded;            // [2, longest], output: drafted tokens that the network has read, the first in the column
+                                  // `end`, and the number of the one before each, 0 for node 0; null where not wanted
+    int64_t expanded_count;       // output: number of these tokens
 };
 
 struct sk_growing {
@@ -241,7 +232,7 @@ struct sk_growing {
     sk_growth* rows;
     int64_t read_count;
     const sk_read* read;   // new hidden states of the target
-    const int64_t* known;  // [V'], the draft vocabulary as target token ids
+    const int64_t* known;  // [V'], the draft vocabulary as target token ids; null: the first tokens of the target's
     const int64_t* places; // [vocabulary], index of each token in it, any for others
     int64_t vocabulary;    // of the target
     const uint8_t* marks;  // [vocabulary], `sk_mark`, 0 for most tokens; null where no row has a text
@@ -253,6 +244,7 @@ struct sk_growing {
     double least, hope;    // minimum cost of a token; acceptance probability of an accepted node's likeliest child
     int32_t threads;
     int32_t text_grade;    // of tokens of the text's first grade
+    int32_t first;         // token of a text that a network's first column is for: 1 for a head, 0 for a decoder
     int32_t steps;         // output: number of draft steps
 };
 
@@ -308,6 +300,7 @@ struct sk_round {
 
 struct sk_decoder;
 struct sk_head;
+struct sk_drafter;  // a head, or a decoder that drafts for others: it grows trees
 
 SK_EXPORT int32_t sk_abi(void);
 SK_EXPORT const char* sk_error(void);
@@ -343,9 +336,11 @@ SK_EXPORT int32_t sk_decoder_move(sk_decoder* decoder, int32_t slot, const int32
 // Runs up to `count` rounds one after the other; how many were run, 0 if one fails. The first is given; of the
 // others, the caller sets the memory for output. They draft as the first does, and end with the first round in which a row
 // is held, emits one of `ends` or all that is left to it, or has a logit that is NaN. After every round but the last, the
-// accepted columns are moved, and `head`, if it is not null, has read their hidden states.
-SK_EXPORT int32_t sk_rounds_run(sk_decoder* decoder, sk_head* head, sk_round* rounds, int64_t count, const int64_t* ends,
+// accepted columns are moved, and `drafter`, if it is not null, has taken them in: a head has read their hidden states, a
+// decoder has moved their columns in its own cache.
+SK_EXPORT int32_t sk_rounds_run(sk_decoder* decoder, sk_drafter* drafter, sk_round* rounds, int64_t count, const int64_t* ends,
                                 int64_t end_count);
+SK_EXPORT sk_drafter* sk_decoder_drafter(sk_decoder* decoder);  // lives as long as the decoder
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
 // float32 [blocks, 32, hidden] of states, owned by the caller, and the cache of its layer
@@ -355,9 +350,9 @@ SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* re
 // The same of each row's last token and its accepted tokens, once all rows of the round have been judged.
 SK_EXPORT int32_t sk_head_absorb_round(sk_head* head, const sk_round* round);
 SK_EXPORT int32_t sk_head_run(sk_head* head, const sk_head_step* step);
-SK_EXPORT int32_t sk_head_grow(sk_head* head, sk_growing* growing);
+SK_EXPORT sk_drafter* sk_head_drafter(sk_head* head);  // lives as long as the head
+SK_EXPORT int32_t sk_grow(sk_drafter* drafter, sk_growing* growing);  // drafter: null where texts alone draft
 // What a text continues with where it repeats, [1 + 2 * most]: tokens of the match, then up to `most` tokens, -1 after the
 // last, and their grades.
 SK_EXPORT int32_t sk_continue_text(const int64_t* text, int64_t count, int64_t most, int64_t* found);
-SK_EXPORT int32_t sk_draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
 SK_EXPORT int32_t sk_judge(sk_rows* rows);  // rows that are not held, by logits that are given

@@ -89,9 +89,6 @@ class Decoder {
     // What the output layer has read of judged token i in the last pass, [hidden].
     const float* judged(int64_t i) { return judged_.token(i); }
 
-    // The likeliest of the logits that a pass has left, for a batch without `best` in that pass.
-    void find_best(const sk_batch& batch);
-
    private:
     void plan(const sk_batch& batch);
     void plan_rows(const sk_batch& batch);
@@ -139,6 +136,7 @@ class Decoder {
     void score(const sk_batch& batch);
     void score_clusters(const sk_batch& batch);
     void choose_clusters(int64_t count);
+    void find_best(const sk_batch& batch);
 
     sk_model model_;
     std::vector<sk_layer> layers_;

@@ -16,7 +16,7 @@ void sort_by(std::vector<Value>& values, Key key) {
 }  // namespace
 
 Growth::Growth(const sk_growing& all, sk_growth& row) : all_(all), row_(row), final_(row.sampling || row.required > 0) {
-    row.from_text = 0;
+    row.from_text = row.expanded_count = 0;
     if (row.given) return;
     floor_ = row.passes[1] - row.passes[0];
     for (int32_t i = 1; i < all.longest; i++) floor_ = std::min(floor_, row.passes[i + 1] - row.passes[i]);
@@ -142,6 +142,13 @@ void Growth::finish() {
         parents[row_.count] = places[size_t(parents_[size_t(i)])];
         grades[row_.count] = first + grades_[size_t(i)];
         places[size_t(i) + 1] = ++row_.count;
+    }
+    row_.expanded_count = expanded_;
+    for (size_t i = 0; row_.expanded && i < tokens_.size(); i++) {
+        const int32_t read = columns_[i + 1] - 1;
+        if (read < 0) continue;
+        row_.expanded[read] = tokens_[i];
+        row_.expanded[all_.longest + read] = columns_[size_t(parents_[i])];
     }
 }
 

@@ -38,9 +38,9 @@ class Growth {
     // Drafts what the text continues with, if it repeats and that is expected to pay; else nothing.
     void continue_text();
 
-    // The head drafts: the root's scores are at place `source`.
+    // A network drafts: the root's scores are at place `source`.
     void start(int64_t source) { nodes_ = {{0, 1.0, source}}; }
-    bool needs_head() const { return !row_.given && row_.depth > 0 && tokens_.empty(); }
+    bool needs_steps() const { return !row_.given && row_.depth > 0 && tokens_.empty(); }
 
     sk_growth& row() const { return row_; }
     bool drawn() const { return row_.sampling != nullptr; }
@@ -70,7 +70,7 @@ class Growth {
     void stop() { nodes_.clear(); }
     bool over() const { return nodes_.empty(); }
 
-    // Column of an expanded token in the head's memory, and the columns of the drafted tokens before it.
+    // Column of an expanded token after the text, and the columns of the drafted tokens before it.
     int32_t column(int32_t place) const { return columns_[size_t(place)]; }
     std::vector<int32_t> columns_before(int32_t place) const;
 

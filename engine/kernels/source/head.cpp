@@ -33,7 +33,8 @@ std::shared_ptr<Fetch> weights_of(const sk_head_model& model) {
 }  // namespace
 
 Head::Head(const sk_head_model& model)
-    : layer_(model.layer),
+    : TreeDrafter(layer_),
+      layer_(model.layer),
       weights_(weights_of(model)),
       fuse_(model.fuse),
       again_(model.again),
@@ -163,6 +164,23 @@ void Head::enter(const sk_head_step& step) {
             }
         kernels_->linear(token_, embedded, from, to, 0, count, nullptr, true, out, hidden);
     });
+}
+
+std::string Head::prepare(const sk_growing& growing) {
+    std::string wrong = fault(growing.read_count, growing.read);
+    if (!wrong.empty()) return wrong;
+    kernels_ = &kernels();
+    take_in(growing.read_count, growing.read);
+    return "";
+}
+
+std::string Head::score(const sk_head_step& step) {
+    std::string wrong = fault(step);
+    if (!wrong.empty()) return wrong;
+    this->step(step);
+    // The next pass of the target leaves nothing of these weights in the caches.
+    pool_.will_fetch(weights_);
+    return "";
 }
 
 void Head::run(const sk_head_step& step) {

@@ -9,13 +9,11 @@
 #include "activations.h"
 #include "api.h"
 #include "decoder.h"
-#include "growth.h"
-#include "penalties.h"
-#include "sampling.h"
+#include "tree_drafter.h"
 
 namespace sk {
 
-class Head {
+class Head : public TreeDrafter {
    public:
     // Copies what `model` points to, but neither weights, norms nor tables.
     explicit Head(const sk_head_model& model);
@@ -35,16 +33,16 @@ class Head {
 
     void run(const sk_head_step& step);
 
-    // Drafts trees, step by step, for all rows; what is wrong, or nothing.
-    std::string grow(sk_growing& growing);
+    // The same before the next round.
+    std::string follow(const sk_round& round, const std::vector<std::vector<int64_t>>&) override { return absorb(round); }
 
    private:
+    std::string prepare(const sk_growing& growing) override;
+    std::string score(const sk_head_step& step) override;
     void start(int32_t threads);
     void take_in(int64_t count, const sk_read* read);
     void fuse(std::vector<const float*>& from, std::vector<float*>& to);
     void step(const sk_head_step& step);
-    void penalise(const std::vector<Growth>& growths, const sk_growing& growing);
-    void draw(std::vector<Growth>& growths, const sk_growing& growing);
     float* state(int32_t slot, int32_t column) const {
         return states_ + (block_of(tables_, slot, column) * kCacheBlock + column % kCacheBlock) * layer_.model().hidden;
     }
@@ -59,15 +57,10 @@ class Head {
     float* states_ = nullptr;
 
     const Kernels* kernels_ = nullptr;
-    ThreadPool& pool_ = ThreadPool::instance();
     std::vector<float> ones_;  // the weight of norms without one
     int64_t outcomes_ = 0;     // judged tokens of the last step
     Buffer<float> entered_, fused_;
     Activations tapped_, embedded_, before_;
-    Buffer<float> logits_, shares_;
-    Buffer<int32_t> best_;
-    std::vector<Distribution> drawn_from_;
-    Penalties penalties_;
 };
 
 }  // namespace sk

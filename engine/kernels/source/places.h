@@ -33,7 +33,7 @@ struct Places {
     void judge() { judged.push_back(int32_t(ids.size()) - 1); }
 
     // A pass over them, which writes the scores of the judged ones.
-    sk_batch batch(float* logits, int32_t* best, float* shares, int64_t best_count, int32_t threads) const {
+    sk_batch batch(float* logits, int32_t* best, int64_t best_count, int32_t threads) const {
         sk_batch batch{};
         batch.tokens = int64_t(ids.size());
         batch.ids = ids.data();
@@ -47,7 +47,6 @@ struct Places {
         batch.judged = judged.data();
         batch.logits = logits;
         batch.best = best;
-        batch.shares = shares;
         batch.best_count = best_count;
         batch.threads = threads;
         return batch;

@@ -8,18 +8,15 @@
 
 namespace sk {
 
-std::string grow(Head* head, sk_growing& growing) {
-    if (!head) {
-        grow_from_text(growing);
-        return "";
-    }
-    std::string wrong = head->fault(growing.read_count, growing.read);
-    return wrong.empty() ? head->grow(growing) : wrong;
+std::string grow(TreeDrafter* drafter, sk_growing& growing) {
+    if (drafter) return drafter->grow(growing);
+    grow_from_text(growing);
+    return "";
 }
 
-std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
+std::string Round::run(Decoder& decoder, TreeDrafter* drafter, sk_round& round) {
     const auto started = std::chrono::steady_clock::now();
-    std::string wrong = round.growing ? grow(head, round) : "";
+    std::string wrong = round.growing ? grow(drafter, round) : "";
     round.growing_s = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
     sk_rows& all = round.rows;
     if (wrong.empty()) wrong = drafting_fault(all);
@@ -29,7 +26,7 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
     const int64_t nodes = int64_t(places_.ids.size());
     float* logits = logits_.reserve(nodes * all.vocabulary);
     int32_t* best = all.best_count ? best_.reserve(nodes * all.best_count) : nullptr;
-    sk_batch batch = places_.batch(logits, best, nullptr, all.best_count, all.threads);
+    sk_batch batch = places_.batch(logits, best, all.best_count, all.threads);
     batch.tap_count = round.tap_count;
     batch.taps = round.taps;
     batch.tapped = round.tapped = tapped_.reserve(nodes * round.tap_count * decoder.model().hidden);
@@ -52,11 +49,11 @@ std::string Round::run(Decoder& decoder, Head* head, sk_round& round) {
     return "";
 }
 
-std::string Round::grow(Head* head, sk_round& round) {
+std::string Round::grow(TreeDrafter* drafter, sk_round& round) {
     sk_growing& growing = *round.growing;
     if (growing.row_count != round.rows.count) return "drafts that grow need a tree for each row";
     if (growing.longest != round.rows.most) return "drafts that grow need as much room as other drafts";
-    std::string wrong = sk::grow(head, growing);
+    std::string wrong = sk::grow(drafter, growing);
     round.steps = growing.steps;
     for (int64_t i = 0; wrong.empty() && i < growing.row_count; i++) {
         if (growing.rows[i].given) continue;

@@ -6,21 +6,21 @@
 #include "activations.h"
 #include "api.h"
 #include "decoder.h"
-#include "head.h"
 #include "places.h"
+#include "tree_drafter.h"
 
 namespace sk {
 
-// Drafts of all rows, by a head if it is not null; what is wrong, or nothing.
-std::string grow(Head* head, sk_growing& growing);
+// Drafts of all rows, by a network if it is not null; what is wrong, or nothing.
+std::string grow(TreeDrafter* drafter, sk_growing& growing);
 
 class Round {
    public:
-    // What is wrong, or nothing; `head`, which may be null, grows drafts.
-    std::string run(Decoder& decoder, Head* head, sk_round& round);
+    // What is wrong, or nothing; `drafter`, which may be null, grows drafts.
+    std::string run(Decoder& decoder, TreeDrafter* drafter, sk_round& round);
 
    private:
-    std::string grow(Head* head, sk_round& round);
+    std::string grow(TreeDrafter* drafter, sk_round& round);
     void place(const sk_row& row, int64_t most);
 
     Places places_;

@@ -11,7 +11,7 @@ std::string Rounds::run(sk_round* rounds, int64_t count, int64_t& ran) {
     for (ran = 0; ran < count; ran++) {
         const auto started = std::chrono::steady_clock::now();
         std::string wrong = ran ? prepare(rounds[ran], rounds[ran - 1]) : "";
-        if (wrong.empty()) wrong = round_.run(decoder_, head_, rounds[ran]);
+        if (wrong.empty()) wrong = round_.run(decoder_, drafter_, rounds[ran]);
         if (!wrong.empty()) return wrong;
         rounds[ran].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
         if (is_last(rounds[ran])) {
@@ -48,7 +48,7 @@ std::string Rounds::prepare(sk_round& next, const sk_round& before) {
     next.growing = before.growing;
     next.tap_count = before.tap_count;
     next.taps = before.taps;
-    std::string wrong = head_ ? head_->absorb(before) : "";
+    std::string wrong = drafter_ ? drafter_->follow(before, emitted_) : "";
     for (int64_t r = 0; wrong.empty() && r < before.rows.count; r++) {
         const sk_row& from = before.rows.rows[r];
         const std::vector<int64_t>& tokens = emitted_[size_t(r)];
@@ -70,12 +70,12 @@ std::string Rounds::prepare(sk_round& next, const sk_round& before) {
         if (to.penalties) extend(*to.penalties, tokens);
         if (!next.growing) continue;
         sk_growth& growth = next.growing->rows[r];
+        growth.ids = tokens.data() + (growth.begin - growth.end);
         growth.end += added;
-        growth.ids = tokens.data();
         if (growth.text) {
             std::copy(tokens.begin(), tokens.end(), growth.text + growth.text_count);
             growth.text_count += added;
-            growth.ids = growth.text + growth.begin + 1;
+            growth.ids = growth.text + growth.begin + next.growing->first;
         }
         growth.depth = std::min(growth.depth, to.left - 1);
         growth.room = std::min(growth.room, to.left - 1);

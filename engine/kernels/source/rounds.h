@@ -6,16 +6,16 @@
 
 #include "api.h"
 #include "decoder.h"
-#include "head.h"
 #include "round.h"
+#include "tree_drafter.h"
 
 namespace sk {
 
 class Rounds {
    public:
-    // `round` runs each of them, `head` may be null, `ends` are the tokens that end a reply.
-    Rounds(Decoder& decoder, Head* head, Round& round, const int64_t* ends, int64_t end_count)
-        : decoder_(decoder), head_(head), round_(round), ends_(ends, ends + end_count) {}
+    // `round` runs each of them, `drafter` may be null, `ends` are the tokens that end a reply.
+    Rounds(Decoder& decoder, TreeDrafter* drafter, Round& round, const int64_t* ends, int64_t end_count)
+        : decoder_(decoder), drafter_(drafter), round_(round), ends_(ends, ends + end_count) {}
 
     // As `sk_rounds_run`; what is wrong, or nothing.
     std::string run(sk_round* rounds, int64_t count, int64_t& ran);
@@ -26,7 +26,7 @@ class Rounds {
     std::string keep(const sk_row& row);
 
     Decoder& decoder_;
-    Head* head_;
+    TreeDrafter* drafter_;
     Round& round_;
     std::vector<int64_t> ends_;
     std::vector<std::vector<int64_t>> emitted_;  // by each row, in the last round

@@ -37,11 +37,6 @@ void each_with_scratch(int64_t count, int32_t threads, Body body) {
         pool.each(count, piece);
 }
 
-void draw_different(const Kernels& kernels, const sk_draw& work, int64_t size, Scratch& scratch) {
-    scratch.q.standardise_into(kernels, work.logits, size, *work.sampling, work.seed, work.position, work.q);
-    for (int64_t k = 0; k < work.count; k++) work.places[k] = int32_t(scratch.q.take(work.u[k]));
-}
-
 // Judges one row: the residual p and the remaining q of a position, while the tokens offered for it are judged.
 class Judge {
    public:
@@ -206,11 +201,6 @@ class Judge {
 };
 
 }  // namespace
-
-void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads) {
-    const Kernels& kernel = kernels();
-    each_with_scratch(count, threads, [&](int64_t i, Scratch& scratch) { draw_different(kernel, draws[i], size, scratch); });
-}
 
 std::string drafting_fault(const sk_rows& rows) {
     for (int64_t r = 0; r < rows.count; r++) {

@@ -55,8 +55,6 @@ class Distribution {
     Buffer<float> weights_, sums_;  // [size], and per kBestBlock of them
 };
 
-void draw_tokens(sk_draw* draws, int64_t count, int64_t size, int32_t threads);
-
 // What is wrong with the drafts of rows, or nothing.
 std::string drafting_fault(const sk_rows& rows);
 

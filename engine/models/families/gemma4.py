@@ -69,7 +69,7 @@ FAMILIES = (
     Family(
         types=("gemma4_text", "gemma4_unified_text", "gemma4", "gemma4_unified"),
         overflows=True,
-        assistants=("gemma4_assistant",),
+        assistants=("gemma4_assistant", "gemma4_unified_assistant"),
         architecture="gemma4",
         settings=_settings,
         unsupported=lambda config: bool(getattr(config, "enable_moe_block", False)),

@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Callable
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -34,14 +34,30 @@ def test_list(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
     assert run(["models", "list"]) == 0
     first, *others = capsys.readouterr().out.splitlines()[: 1 + len(PRESETS)]
-    assert first.split() == ["PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "LICENCE"]
+    assert first.split() == ["PRESET", "DOWNLOAD", "MEMORY", "TOK/S", "HERE", "DRAFTER", "τ", "LICENCE"]
     lines = {line.split()[0]: line for line in others}
     assert list(lines) == list(PRESETS)
     assert sum(" * " in line for line in others) == 1
     assert "lacks 2.5 GB memory" in lines["qwen3.5-9b"]
     assert "lacks 535 MB disk" in lines["lfm2.5-1.2b"]
     assert "lacks" not in lines["smollm2-135m"]
+    assert " assistant     2.1  " in lines["gemma-4-e2b"]
     assert not list(home.iterdir())
+
+
+def test_the_list_fits_a_narrow_terminal(
+    home: Path,  # noqa: ARG001 the fixture's folder is the home
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
+    for columns in (80, 140):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        screen = Output(terminal=True)
+        with redirect_stdout(screen):
+            assert run(["models", "list"]) == 0
+        lines = screen.text.splitlines()
+        assert max(map(len, lines)) <= columns
+        assert ("LICENCE" in lines[0]) == (columns == 140)
 
 
 def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,6 +72,7 @@ def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]
     assert first["local"]["folder"] == str(home / "models" / DEFAULT_PRESET)
     assert second["local"] is None
     assert (second["draft"], second["obstacle"], second["gated"]) == ("mtp", "", False)
+    assert (second["tau"], second["tau_source"]) == (2.4, "published for Qwen3.5-9B")
     preset = PRESETS[second["name"]]
     assert second["memory_bytes"] == preset.memory_bytes(gpu=False)
     assert (second["download_bytes"], second["licence"]) == (preset.download_bytes(gpu=False), preset.licence)

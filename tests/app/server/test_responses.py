@@ -10,6 +10,7 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from specchat.app.server.constraints import constraint_of
 from specchat.app.server.formats import Choice
 from specchat.app.server.protocol import ApiError, parse
 from specchat.app.server.requests import conversation
@@ -32,6 +33,7 @@ def test_a_text_is_a_conversation() -> None:
         "hi", instructions="Be brief.", max_output_tokens=7, temperature=0.5, reasoning={"effort": "low"}
     ).chat()
     assert [(turn.role, turn.content) for turn in chat.messages] == [("system", "Be brief."), ("user", "hi")]
+    assert constraint_of(chat).text == '{"type": "object"}'
     assert (chat.max_completion_tokens, chat.temperature, chat.reasoning_effort) == (7, 0.5, "low")
 
 
@@ -113,7 +115,7 @@ def test_a_reply_is_items_and_the_stream_adds_up_to_it() -> None:
         ("text", "\n"),
         call,
     )
-    read, whole = written(events(*said, ("text", "\n"), call))
+    read, whole = written(events(*said, ("text", "\n"), Call("c2", "weather", "{}")))
     assert [item.type for item in whole.output] == ["reasoning", "message", "function_call", "function_call"]
     assert whole.output[0].content[0].text == "Hm."
     assert whole.output_text == "I look.\n"

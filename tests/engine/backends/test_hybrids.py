@@ -99,7 +99,7 @@ def test_prompts_go_on_from_a_snapshot() -> None:
                 assert ids_of(events) == ids_of(fresh.stream(Request(name, messages, max_tokens=20))), name
 
 
-@pytest.mark.parametrize("kind", ["jamba", "recurrent_gemma"])
+@pytest.mark.parametrize("kind", ["recurrent_gemma"])
 def test_states_that_cannot_be_taken_back_are_refused_by_name(kind: str) -> None:
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}

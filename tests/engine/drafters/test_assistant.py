@@ -1,5 +1,6 @@
 """Gemma 4 assistants: every logit is that of transformers' assistant; replies are unchanged; misfits are named."""
 
+import json
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -74,14 +75,24 @@ def write_assistant(folder: Path, **more: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ordered", [{}, ORDERED], ids=["plain", "ordered"])
+def as_unified(folder: Path) -> None:
+    """Name the types of Gemma 4 12B, whose configuration states nothing about embeddings per layer."""
+    config = json.loads((folder / "config.json").read_text())
+    text = {key: value for key, value in config["text_config"].items() if "per_layer_input" not in key}
+    config |= {"model_type": "gemma4_unified_assistant", "text_config": text | {"model_type": "gemma4_unified_text"}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("kind", ["plain", "ordered", "unified"])
 @torch.inference_mode()
-def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: Path) -> None:
-    folder = write_assistant(tmp_path / "a", **ordered)
+def test_every_logit_is_that_of_transformers(kind: str, tmp_path: Path) -> None:
+    folder = write_assistant(tmp_path / "a", **ORDERED if kind == "ordered" else {})
+    if kind == "unified":
+        as_unified(folder)
     assert find_published(str(folder), ModelStore(tmp_path / "models"), ignore_progress) == folder
     target, plain = target_model(), target_model().model
     loaded = load_published(folder, target)
-    assistant = Gemma4AssistantForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    assistant = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     backend = TransformersBackend(target.model, 2, 128, 17, loaded.taps)
     for text, drafted, scores in scored_places(loaded, backend, chain(4), [11, 12, 13, 14]):
         *before, last = text
@@ -95,7 +106,7 @@ def test_every_logit_is_that_of_transformers(ordered: dict[str, Any], tmp_path: 
             )
             state, expected = step.last_hidden_state, step.logits[0, 0]
         scored = scores > torch.finfo(torch.float32).min
-        assert int(scored.sum()) == (60 if ordered else VOCABULARY)
+        assert int(scored.sum()) == (60 if kind == "ordered" else VOCABULARY)
         torch.testing.assert_close(scores[scored], expected[scored], rtol=1e-3, atol=1e-3)
         assert int(scores.argmax()) == int(expected.argmax())
 

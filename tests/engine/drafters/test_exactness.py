@@ -21,7 +21,7 @@ from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.worker.assembly import assemble_loaded
-from tests.engine.drafters.models import packed_family, related
+from tests.engine.drafters.models import pack, packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
 from tests.engine.sampling.plainly import mixed, names, penalised
@@ -97,7 +97,7 @@ def with_tables(_: Path) -> Setup:
     return tiny(names, 12.0, tables=tiny_tables(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"))
 
 
-def packed(folder: Path, drafter: str) -> Setup:
+def packed(folder: Path, kind: str) -> Setup:
     model = packed_family("llama", folder)
     target = PackedBackend(model, 1, 200, 17)
 
@@ -105,7 +105,9 @@ def packed(folder: Path, drafter: str) -> Setup:
     def p(tokens: list[int]) -> Tensor:
         return target.forward(torch.tensor([tokens]), [0], [0])[0, -1].softmax(-1)
 
-    if drafter == "pass":
+    if kind == "models":
+        return Setup(("model", "model-tree"), model, {"draft": pack(folder / "llama", folder, "q4")}, p)
+    if kind == "pass":
         rows = torch.from_numpy(model.embedding.rows_of(torch.arange(50, 53).numpy()))
         return Setup(("pass",), model, {"look_ahead": LookAhead(rows, "some")}, p)
     torch.manual_seed(1)
@@ -117,8 +119,8 @@ def packed(folder: Path, drafter: str) -> Setup:
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
     "head": with_head, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
-    "look-ahead": with_look_ahead, "packed look-ahead": lambda folder: packed(folder, "pass"),
-    "tables and text": with_tables,
+    "packed draft model": lambda folder: packed(folder, "models"), "look-ahead": with_look_ahead,
+    "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
 PUBLISHED = ("eagle-3", "medusa")
 
@@ -161,9 +163,11 @@ def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int 
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain, drafter
 
 
-@pytest.mark.parametrize("drafter", ["head", "combined"])
-def test_trees_that_cannot_grow_cost_the_drafts(drafter: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = packed(tmp_path, "head")
+@pytest.mark.parametrize(("drafter", "kind"), [("head", "head"), ("combined", "head"), ("model-tree", "models")])
+def test_trees_that_cannot_grow_cost_the_drafts(
+    drafter: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = packed(tmp_path, kind)
     with closing(made.engine):
         monkeypatch.setattr(KernelDrafting, "write_to", fails(KernelError("it has no leaves")))
         plain = ids_of(made.engine.stream(made.ask(1, "none", None, Sampling())))

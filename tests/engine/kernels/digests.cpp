@@ -207,13 +207,10 @@ uint64_t samples(uint64_t hash) {
     const sk_sampling kinds[] = {
         {1.0, 1.0, 0, 0.0, 0.1, -INFINITY, 0}, {0.7, 0.9, 40, 0.0, 0.1, -3.0f, 0}, {1.3, 0.6, 0, 0.5, 0.02, -INFINITY, 0}};
     for (const sk_sampling& kind : kinds) {
-        std::vector<float> logits(4 * words), theirs = random_floats(words), q(words);
+        std::vector<float> logits(4 * words), q = random_floats(words, 1.0f);
         for (float& value : logits) value = random_float() * 4.0f;
-        const double u[] = {0.0, 0.4, 0.9, 0.1, 0.5, 0.2, 0.8, 0.7};
-        std::vector<int32_t> places(drafted);
-        sk_draw drawn = {theirs.data(), &kind, drafted, u, q.data(), places.data(), 7, 3};
-        sk_draw_tokens(&drawn, 1, words, 2);
-        std::vector<int64_t> tokens(places.begin(), places.end());
+        for (float& weight : q) weight *= weight / words;
+        std::vector<int64_t> tokens = {3, 141, 592};
         tokens.resize(3 * drafted);
         std::vector<int32_t> path(drafted);
         std::vector<float> p(drafted), q_of(drafted), beta(drafted);
@@ -312,6 +309,8 @@ uint64_t growths(uint64_t hash) {
     growing.rows = rows;
     growing.read = read;
     growing.known = known.data();
+    growing.vocabulary = words;
+    growing.first = 1;
     growing.edges = edges;
     growing.edge_count = edge_count;
     growing.longest = longest;
@@ -319,7 +318,7 @@ uint64_t growths(uint64_t hash) {
     growing.least = 0.01;
     growing.hope = 0.8;
     growing.threads = 2;
-    if (!sk_head_grow(head, &growing)) printf("%s\n", sk_error());
+    if (!sk_grow(sk_head_drafter(head), &growing)) printf("%s\n", sk_error());
     const std::vector<float> found(drafted.begin(), drafted.end());
     hash = digest(digest(digest(hash, states), found), q);
     hash = digest(hash, {float(rows[0].count), float(rows[1].count), float(growing.steps)});

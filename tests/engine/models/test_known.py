@@ -55,6 +55,15 @@ def test_what_fits_here(tmp_path: Path, memory: float, disk: float, bandwidth: f
     assert large.speed(machine) == pytest.approx(bandwidth * 1e9 / 5.869e9 * 2.4 / 1.3, rel=1e-3)
 
 
+def test_presets_stay_by_their_names_and_older_ones_are_last() -> None:
+    assert {
+        "smollm2-135m", "qwen3.5-0.8b", "qwen3.5-2b", "qwen3.5-4b", "qwen3.5-9b", "lfm2.5-1.2b", "lfm2.5-2.6b",
+        "gemma-4-e2b", "gemma-4-e4b", "gpt-oss-20b", "qwen3-30b-a3b",
+    } <= set(PRESETS)  # fmt: skip
+    _, *listed = PRESETS.values()
+    assert listed == sorted(listed, key=lambda preset: preset.older)
+
+
 def test_only_a_drafter_that_is_loaded_counts(tmp_path: Path) -> None:
     models = {model.spec: model for model in known_models(ModelStore(tmp_path))}
     machine = Machine(48 * 10**9, 90 * 10**9, 24e9)
@@ -133,7 +142,7 @@ def test_each_is_smaller_on_a_cpu_and_reads_no_more_than_itself() -> None:
         assert 0 < preset.token_bytes(gpu=False) <= preset.weight_bytes(gpu=False)
         assert preset.weight_bytes(gpu=False) < preset.memory_bytes(gpu=False)
         assert preset.download_bytes(gpu=False) < preset.disk_bytes(gpu=False)
-        assert (preset.tau > 1) == bool(preset.draft)
+        assert (preset.tau > 1) == bool(preset.draft) == bool(preset.tau_source)
 
 
 def test_names_and_stores_load_no_torch() -> None:

@@ -1,4 +1,4 @@
-"""Trees grown in one call of the kernels, compared with trees grown step by step: the same tokens, and q bit by bit."""
+"""Trees that a head grows in one call of the kernels, compared with the reference: the same tokens, and the same q."""
 
 import random
 from collections.abc import Sequence
@@ -67,7 +67,7 @@ class Both:
         return at_once, grow(orders, self.layer.scores, self.layer.expand, self.support.tokens.tolist())[0]
 
 
-def assert_alike(ours: Sequence[Draft], theirs: Sequence[Draft]) -> None:
+def assert_alike(ours: Sequence[Draft], theirs: Sequence[Draft], rounding: float = 1e-5) -> None:
     for one, other in zip(ours, theirs, strict=True):
         assert (one.tokens, one.tree, one.buckets, one.steps) == (other.tokens, other.tree, other.buckets, other.steps)
         if one.q is None or other.q is None:
@@ -76,7 +76,7 @@ def assert_alike(ours: Sequence[Draft], theirs: Sequence[Draft]) -> None:
             continue
         assert one.q.shape == other.q.shape
         for node in set(one.tree.parents):
-            assert torch.equal(one.q[node], other.q[node])
+            torch.testing.assert_close(one.q[node], other.q[node], rtol=rounding, atol=rounding)
 
 
 def budget(chance: random.Random, stated: int | None) -> Budget:
@@ -136,7 +136,7 @@ def test_every_instruction_set_grows_the_same_trees() -> None:
         use(library(), None)
     for drafts in found[1:]:
         for ours, theirs in zip(drafts, found[0], strict=True):
-            assert_alike(ours, theirs)
+            assert_alike(ours, theirs, rounding=0.0)
 
 
 def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
