@@ -29,9 +29,9 @@ def body(given: object, **more: object) -> ResponsesBody:
 
 
 def test_a_text_is_a_conversation() -> None:
-    chat = body(
-        "hi", instructions="Be brief.", max_output_tokens=7, temperature=0.5, reasoning={"effort": "low"}
-    ).chat()
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}}
+    more = {"max_output_tokens": 7, "temperature": 0.5, "reasoning": {"effort": "low"}, "text": {"format": schema}}
+    chat = body("hi", instructions="Be brief.", **more).chat()
     assert [(turn.role, turn.content) for turn in chat.messages] == [("system", "Be brief."), ("user", "hi")]
     assert constraint_of(chat).text == '{"type": "object"}'
     assert (chat.max_completion_tokens, chat.temperature, chat.reasoning_effort) == (7, 0.5, "low")
