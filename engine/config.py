@@ -69,9 +69,12 @@ class EngineConfig:
     models: Path = field(default_factory=models_folder)
     """Folder of downloaded and converted models (`engine.models.store`)."""
     draft: str | None = _loaded(
-        None, "A smaller model that drafts (may be repeated), a draft head, or bigram tables.", "MODEL", MODEL
+        None,
+        "A smaller model that drafts (may be repeated), a draft head, a block drafter, or bigram tables.",
+        "MODEL",
+        MODEL,
     )
-    """A draft model, named like the target, or the folder of a draft head; several draft models with commas between;
+    """A draft model, named like the target, or a draft head or block drafter; several draft models with commas between;
     None for the target's draft head if `heads` has one, else the drafter of a preset."""
     heads: tuple[Path, ...] = (SHIPPED_HEADS,)
     """Folders of draft heads, searched in this order."""

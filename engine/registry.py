@@ -19,8 +19,8 @@ class Condition(NamedTuple):
 
     needs: str = ""
     """What the user must give, for messages and documents; empty for nothing."""
-    part: str = ""
-    """Kind of the part (`PARTS`) that the drafter is built from; empty if it needs no part."""
+    parts: tuple[str, ...] = ()
+    """Kinds of parts (`PARTS`), one of which the drafter is built from; empty if it needs no part."""
     models: int = 0
     """Minimum number of draft models."""
     trees: bool = False
@@ -31,9 +31,11 @@ ALWAYS = Condition()
 _MODEL = Condition("--draft", models=1)
 _TREES = _MODEL._replace(trees=True)
 _SEVERAL = Condition("several draft models: --draft A --draft B", models=2, trees=True)
-_HEAD = Condition("a draft head for the target: specchat distill makes one", part="head")
-_TABLES = Condition("--draft with what specchat distill --kind bigram makes", part="tables")
-_LOOK_AHEAD = Condition("--draft with what specchat distill --kind pass makes", part="look_ahead")
+_HEAD = Condition("a draft head for the target: specchat distill makes one", parts=("head",))
+_BLOCK = Condition("--draft with a block drafter for the target (DFlash, DSpark)", parts=("block",))
+_ANY_HEAD = Condition("a draft head or a block drafter for the target", parts=("head", "block"))
+_TABLES = Condition("--draft with what specchat distill --kind bigram makes", parts=("tables",))
+_LOOK_AHEAD = Condition("--draft with what specchat distill --kind pass makes", parts=("look_ahead",))
 
 
 class Reads(Enum):
@@ -65,7 +67,7 @@ class DrafterEntry(NamedTuple):
     @property
     def on_request(self) -> bool:
         """Whether it is built when a request first names it, as nothing was loaded for it alone."""
-        return self.research and not self.condition.part and self.condition.models < 2
+        return self.research and not self.condition.parts and self.condition.models < 2
 
 
 _LEVIATHAN = "Leviathan et al. 2023, section "
@@ -81,7 +83,10 @@ _ENTRIES = (
         Reads.DRAFT),
     DrafterEntry("hierarchical", "a smaller model whose drafts are drafted by the text", f"{RESEARCH}.hierarchical",
         _TREES, Reads.OTHER, _LEVIATHAN + "6"),
-    DrafterEntry("combined", "suffix where the text repeats, head elsewhere", f"{CORE}.combined", _HEAD, Reads.DRAFT),
+    DrafterEntry("combined", "suffix where the text repeats, head or block elsewhere", f"{CORE}.combined", _ANY_HEAD,
+        Reads.DRAFT),
+    DrafterEntry("block", "whole blocks by one pass on the target's hidden states", f"{CORE}.block.drafter", _BLOCK,
+        Reads.DRAFT),
     DrafterEntry("head", "trees of a layer that reads the target's hidden states", f"{CORE}.head.drafter", _HEAD,
         Reads.DRAFT),
     DrafterEntry("suffix", "what most often followed the end of the text before", f"{CORE}.suffix"),
@@ -121,6 +126,8 @@ PARTS = (
 )  # fmt: skip
 PUBLISHED = PartKind("head", "", f"{CORE}.published.load", "load_published", _HEAD_NEEDS)
 """Heads of other authors, which are found by their configuration."""
+BLOCK = PartKind("block", "", f"{CORE}.block.reading", "load_block", "is a block drafter, which needs")
+"""Block drafters, found likewise."""
 
 
 def unknown_drafter(name: str, choices: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache, partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
@@ -21,6 +21,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.kernels.decoder import TokenLayout
 from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.kernels.round import RoundRows, RoundRules, round_memory
 from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.models.packed.load import PackedModel
@@ -154,7 +155,8 @@ class PackedBackend(Backend):
         """
         if self._states:
             starts = [row.cached for row in rows]
-            self._begin([row.slot for row in rows], starts, [1 + len(draft.tree) for draft in drafts], starts)
+            lengths = [1 + (MAX_GAMMA if drafting else len(draft.tree)) for draft in drafts]
+            self._begin([row.slot for row in rows], starts, lengths, starts)
         memory = self._memory(len(rows), max(MAX_GAMMA, *(len(draft.tree) for draft in drafts)))[:rounds]
         support = (drafting and drafting.support) or common_support(drafts)
         fill_rows(memory[0], rows, drafts, support, self.penalties_of_rows)
@@ -205,6 +207,10 @@ class PackedBackend(Backend):
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""
         return torch.from_numpy(self._output.rows_of(tokens.numpy()))
+
+    def output_layer(self) -> nn.Module:
+        """The output layer, as it is stored."""
+        return QuantizedLinear(self._output)
 
 
 def fill_rows(

@@ -224,6 +224,11 @@ class TransformersBackend(TensorBackend):
         weight: Tensor = self.model.get_output_embeddings().weight
         return weight[tokens]
 
+    def output_layer(self) -> nn.Module:
+        """The output layer."""
+        layer: nn.Module = self.model.get_output_embeddings()
+        return layer
+
     def _forward(
         self,
         inputs: Tensor,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.cache.paged_cache import PagedCache
@@ -156,6 +156,10 @@ class Backend(ABC):
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer of tokens [n]."""
+        raise NotImplementedError
+
+    def output_layer(self) -> nn.Module:
+        """The output layer: gives [..., V] of what it reads [..., d], without what some families do to logits."""
         raise NotImplementedError
 
     def packed_output(self, tokens: Tensor) -> PackedMatrix | None:  # noqa: ARG002

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
-from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.decoding.tree_growth import Expanded
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels.round import TargetStates, TextMemory
@@ -66,6 +66,10 @@ class NetworkRecipe:
     """Width of the target's hidden states that it reads; 0 if it reads none."""
     take_states: Callable[[], Sequence[TargetStates]] = tuple
     """Hidden states of the target that it has not read; from then on they count as read."""
+    branches: int = BRANCHES
+    """Maximum number of tokens after one."""
+    one_step: bool = False
+    """Whether a draft takes one step, whatever its length."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -113,6 +117,8 @@ class RowProfile:
     """Shapes of its drafts, if known before drafting."""
     grows: bool = False
     """Whether it decides while drafting how long a draft is, within a `Budget`."""
+    one_step: bool = False
+    """Whether one draft step makes a draft of any length; then `shapes` tells of the longest for any γ."""
     known_states: int | None = None
     """Number of leading tokens whose hidden states the drafter has, if it needs hidden states: the target reads the
     tokens after them again."""

@@ -1,7 +1,7 @@
 """Several drafters in order: each row and round has the draft of the first one that finds some worth verifying.
 
-The text comes before the head: a long match costs nothing and is nearly always right; the head is right more often than
-a short one.
+The text comes before the head, or block drafter: a long match costs nothing and is nearly always right; the head is
+right more often than a short one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from torch import Tensor
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.drafters.build_context import BuildContext
-from specchat.engine.drafters.head.drafter import HeadDrafter
 from specchat.engine.drafters.suffix import RELIABLE, suffix_drafter
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -101,5 +100,5 @@ def _is_worthwhile(draft: Draft, order: RowOrder) -> bool:
 
 def build(context: BuildContext, name: str) -> CombinedDrafter:
     """The drafter for an engine."""
-    head: HeadDrafter = context.drafters["head"]
-    return CombinedDrafter(name, (suffix_drafter(context, least=RELIABLE, kernels=head.recipe is not None), head))
+    last: Drafter = context.drafters["head" if "head" in context.drafters else "block"]
+    return CombinedDrafter(name, (suffix_drafter(context, least=RELIABLE, kernels=last.recipe is not None), last))

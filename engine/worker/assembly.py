@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
 from typing import Any
@@ -19,6 +19,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
 from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.drafters.block.reading import UnfitBlockError
 from specchat.engine.drafters.build_context import BuildContext, DraftPart
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
@@ -147,7 +148,12 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     """
     target = obtain_model(config.target, config, pick_device(config.device), progress)
     unused = unused_gpu() if config.device == "auto" else None
-    parts, more_notices = _load_parts(config, target.model, progress)
+    try:
+        parts, more_notices = _load_parts(config, target.model, progress)
+    except UnfitBlockError as error:
+        config = replace(config, draft=None)
+        parts, more_notices = _load_parts(config, target.model, progress)
+        more_notices = [str(error), *more_notices]
     drafts = obtain_drafts(config, target.model, progress) if config.draft and not parts else []
     more_notices += [part.notice for part in parts.values() if isinstance(part, LoadedHead)]
     of_models = [notice for each in (target, *drafts) for notice in each.notices]

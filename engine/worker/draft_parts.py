@@ -13,7 +13,7 @@ from specchat.engine.models.families import family_of
 from specchat.engine.models.packed.load import Model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.registry import PARTS, PUBLISHED, PartKind
+from specchat.engine.registry import BLOCK, PARTS, PUBLISHED, PartKind
 
 
 def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
@@ -61,7 +61,7 @@ def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[PartKind, P
     for kind in PARTS:
         if folder and (folder / kind.card).is_file():
             return kind, folder
-    from specchat.engine.drafters.published.find import find_published
+    from specchat.engine.drafters.published.find import find_published, is_block
 
     published = find_published(spec, store, progress)
-    return (PUBLISHED, published) if published else None
+    return (BLOCK if is_block(published) else PUBLISHED, published) if published else None

@@ -63,7 +63,7 @@ def _is_met(condition: Condition, context: BuildContext) -> bool:
     """Whether what a drafter needs is loaded."""
     backends = [backend for _, backend in context.draft_models]
     return (
-        (not condition.part or condition.part in context.parts)
+        (not condition.parts or any(part in context.parts for part in condition.parts))
         and len(backends) >= condition.models
         and (not condition.trees or backends[0].device.type == "cpu" or backends[0].capabilities.captured)
     )

@@ -123,8 +123,6 @@ KINDS: dict[str, Callable[[], Made]] = {
     "dspark interleaved": dspark_interleaved, "speculators dflash": speculators_dflash,
     "speculators dspark": speculators_dspark, "speculators shifted": speculators_shifted,
 }  # fmt: skip
-FIRST = {"dflash", "dflash sliding", "dflash 2", "speculators dflash", "speculators shifted"}
-"""Those whose row 0 proposes nothing."""
 
 
 def write_block(folder: Path, kind: str) -> Path:
@@ -133,17 +131,17 @@ def write_block(folder: Path, kind: str) -> Path:
 
 
 def draft_in_plain_words(
-    kind: str, target: LoadedModel, text: Sequence[int], drafted: Sequence[int]
+    made: Made, target: LoadedModel, text: Sequence[int], drafted: Sequence[int]
 ) -> tuple[list[Tensor], list[float | None]]:
     """Logits [V'] and confidence of each position of a draft after `text`, of which `drafted` are the tokens.
 
     Args:
-        kind: of the drafter, whose tensors are drawn anew.
+        made: the drafter.
         target: whose states it reads.
         text: of n tokens; the states of all but the last are known.
         drafted: as many tokens as there are positions, or fewer.
     """
-    config, tensors = KINDS[kind]()
+    config, tensors = made
     layer, nested = config.get("transformer_layer_config", config), config.get("dflash_config", {})
     embedding, output = target.model.get_input_embeddings().weight, target.model.get_output_embeddings().weight
     if "t2d" in tensors:
@@ -159,7 +157,7 @@ def draft_in_plain_words(
     for number in range(layer["num_hidden_layers"]):
         x = _layer(config, tensors, number, x, context)
     x = _rms(x, tensors["norm.weight"])
-    first = int(kind in FIRST)
+    first = _proposing(config)
     logits, chances, previous = [], list[float | None](), text[-1]
     for position, token in enumerate(drafted):
         h = x[first + position]
@@ -180,6 +178,13 @@ def draft_in_plain_words(
         chances.append(chance)
         previous = token
     return logits, chances
+
+
+def _proposing(config: Mapping[str, Any]) -> int:
+    """The first row that proposes: that of the last token for DSpark, unless speculators shifts it; else the next."""
+    if "speculators_config" in config:
+        return 1
+    return 1 - config.get("sample_from_anchor", "markov_rank" in config)
 
 
 def _selected(tensors: Tensors, scores: Tensor, h: Tensor, previous: int, count: int) -> Tensor:
@@ -246,9 +251,7 @@ def _mixed(x: Tensor, dynamic: Tensor, base: Tensor) -> Tensor:
     out = torch.zeros_like(x)
     for row in range(len(x)):
         for tap in range(min(2, row + 1)):
-            for dimension in range(x.shape[1]):
-                weight = base[tap, dimension] + dynamic[row, tap, dimension // 4]
-                out[row, dimension] += weight * x[row - tap, dimension]
+            out[row] += (base[tap] + dynamic[row, tap].repeat_interleave(4)) * x[row - tap]
     return out
 
 

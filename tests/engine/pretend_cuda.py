@@ -24,6 +24,7 @@ from specchat.engine.backends import transformers_backend as cached_model
 from specchat.engine.device import graph_pool
 from specchat.engine.device.graph_pool import NEEDED
 from specchat.engine.device.graphs import Graphs
+from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed import gpu_layers
@@ -185,14 +186,14 @@ def _there(made: Any, place: torch.device) -> Any:
     return tree_map_only(Tensor, lambda tensor: tensor.as_subclass(kind), made)
 
 
-def parts_to_gpu(*parts: LoadedModel | LoadedHead | LoadedTables | None, real: bool = False) -> list[Any]:
-    """Models and heads, moved there, or to the real GPU; tables move when they are made ready."""
+def parts_to_gpu(*parts: LoadedModel | LoadedHead | LoadedBlock | LoadedTables | None, real: bool = False) -> list[Any]:
+    """Models and drafters, moved there, or to the real GPU; tables move when they are made ready."""
     moved: list[Any] = []
     for part in parts:
-        if isinstance(part, LoadedModel | LoadedHead):
-            network: nn.Module = part.model if isinstance(part, LoadedModel) else part.head
+        network = next((getattr(part, name) for name in ("model", "head", "network") if hasattr(part, name)), None)
+        if network is not None:
             network.to("cuda") if real else to_gpu(network)
-        if isinstance(part, LoadedHead):
+        if isinstance(part, LoadedHead | LoadedBlock):
             known = part.vocabulary
             part = replace(part, vocabulary=known.to("cuda") if real else known.as_subclass(OnGpu))
         moved.append(part)

@@ -15,14 +15,14 @@ from scripts.make_drafter_tables import FILE, document
 from specchat.engine import registry
 from specchat.engine.models import families
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.registry import DRAFTERS, PARTS, PUBLISHED, DrafterEntry, unknown_drafter
+from specchat.engine.registry import BLOCK, DRAFTERS, PARTS, PUBLISHED, DrafterEntry, unknown_drafter
 from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Adding a drafter\n")[1].split("\n## ")[0]
 MODULE, ENTRY = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 """The example of a new drafter: its module, and its entry."""
-REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED)}
+REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED, BLOCK)}
 IMPORTED_BY_NAME = {
     "worker/drafters.py": REGISTERED,
     "worker/draft_parts.py": REGISTERED,

@@ -147,7 +147,8 @@ class AcceptanceModel:
 
     def __init__(self, drafter: str, experience: Experience, about: RowProfile) -> None:
         self.drafter, self.experience, self.growing = drafter, experience, about.grows
-        self.longest = LONGEST if about.shapes else MAX_GAMMA
+        self.one_step = about.one_step
+        self.longest = LONGEST if about.shapes and not about.one_step else MAX_GAMMA
         self._shapes = about.shapes
         self._beliefs = dict(experience.priors)
         self._round = 0

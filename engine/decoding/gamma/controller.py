@@ -130,11 +130,12 @@ class GammaController:
             usual = _FIRST_GAIN * share - max(1.0, self._speed) * costs.rows / len(models) * price
             longest = MAX_GAMMA if first.experience.gain.setdefault(costs.rows, usual) > 0 else 0
         else:
-            for gamma in _LENGTHS:
+            for gamma in (MAX_GAMMA,) if first.one_step else _LENGTHS:
                 if gamma > first.longest or (longest and gamma > max(rooms)):
                     break
                 offered = [model.offered(min(gamma, room)) for model, room in zip(models, rooms, strict=True)]
-                value = self._best(_in_order(offered, costs), costs, drafting=costs.drafting(first.drafter, gamma))[1]
+                drafting = costs.drafting(first.drafter, 1 if first.one_step else gamma)
+                value = self._best(_in_order(offered, costs), costs, drafting=drafting)[1]
                 if value > best:
                     best, longest = value, gamma
                 elif longest:

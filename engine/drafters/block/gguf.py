@@ -19,7 +19,6 @@ from specchat.engine.errors import EngineError
 from specchat.engine.models.gguf.blocks import dequantized_rows
 from specchat.engine.models.gguf.header import GgufHeader
 
-ARCHITECTURES = ("dflash", "dspark")
 _NAMES = {
     "fc": "fc", "enc.output_norm": "hidden_norm", "output_norm": "norm", "output": "lm_head",
     "token_embd": "embed_tokens", "markov_w1": "markov_head.markov_w1", "markov_w2": "markov_head.markov_w2",
@@ -36,11 +35,8 @@ _LAYER_NAMES = {
 _KERNELS = {"attn_conv_base": "attention_conv.base_kernel", "ffn_conv_base": "mlp_conv.base_kernel"}
 _LAYER = re.compile(r"blk\.(\d+)\.(.+?)(\.weight|\.bias)?")
 _TO_TARGET = "d2t"
-
-
-def is_gguf_drafter(path: Path) -> bool:
-    """Whether a file is the GGUF file of a block drafter."""
-    return path.suffix == ".gguf" and path.is_file() and GgufHeader.read(path).architecture in ARCHITECTURES
+_WHOLE = {"I32": "<i4", "I64": "<i8"}
+"""Types of whole numbers."""
 
 
 def read_gguf(path: Path, vocabulary: int) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -74,9 +70,9 @@ def _published(name: str) -> str:
 
 def _values(header: GgufHeader, name: str) -> Tensor:
     tensor = header.tensors[name]
-    if tensor.type.startswith("I"):
-        raw = np.memmap(header.path, f"<i{tensor.bytes // tensor.elements}", "r", tensor.offset, tensor.elements)
-        return torch.from_numpy(np.array(raw))
+    if tensor.type in _WHOLE:
+        whole = np.memmap(header.path, _WHOLE[tensor.type], "r", tensor.offset, tensor.elements)
+        return torch.from_numpy(np.array(whole))
     try:
         rows = dequantized_rows(header, tensor, np.arange(tensor.elements // tensor.shape[0]))
     except (KeyError, NotImplementedError, ValueError):

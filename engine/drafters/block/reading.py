@@ -15,15 +15,16 @@ from specchat.engine.drafters.block.gguf import read_gguf
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape, read_shape
 from specchat.engine.drafters.head.layer import pack_head
-from specchat.engine.drafters.published.find import CONFIG
+from specchat.engine.drafters.published.find import CONFIG, GGUF
 from specchat.engine.drafters.published.weights import (
+    UnfitError,
     fill,
-    head_errors,
     hidden_size,
     read_tensors,
     read_vocabulary,
     require,
 )
+from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.packed.load import Model, PackedModel
 
@@ -33,6 +34,10 @@ _OTHER_NAMES = {"model.": "", "logit_head.": "", "encoder.output_norm_enc.": "hi
 """Beginnings of names in some checkpoints, and the usual ones."""
 _TURNED = re.compile(r"layers\.\d+\.self_attn\.[qk]_(proj|norm)\.(weight|bias)")
 """Tensors whose rows rotary embeddings pair."""
+
+
+class UnfitBlockError(EngineError):
+    """Why a block drafter cannot be used; its target runs with the drafter that it would have had without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,12 @@ def load_block(folder: Path, target: Model) -> LoadedBlock:
         target: whose hidden states it reads.
 
     Raises:
-        EngineError: it does not fit the target, is of an unknown kind, or lacks something.
+        UnfitBlockError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    network, vocabulary = read_block(folder, target)
+    try:
+        network, vocabulary = read_block(folder, target)
+    except EngineError as error:
+        raise UnfitBlockError(f"{error}; until then it drafts as without it") from None
     return LoadedBlock(network, vocabulary.to(target.device), display_name(folder), pack_head(network, target))
 
 
@@ -72,8 +80,8 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    with head_errors(folder):
-        if folder.suffix == ".gguf":
+    with errors_as(lambda error: f"the block drafter {folder} {error}", UnfitError):
+        if folder.suffix == GGUF:
             config, tensors = read_gguf(folder, target.vocab_size)
         else:
             config, tensors = read_json(folder / CONFIG), read_tensors(folder)

@@ -13,17 +13,16 @@ from typing import Any
 
 from torch import Tensor
 
+from specchat.engine.drafters.published.find import BLOCK_KINDS, NESTED, SPECULATORS
 from specchat.engine.drafters.published.rotary import rotary_frequencies
 from specchat.engine.drafters.published.weights import UnfitError, require
+from specchat.engine.errors import first_line
 
-NESTED, SPECULATORS = "dflash_config", "speculators_model_type"
-_KINDS = ("dflash", "dflash2", "dspark")
-"""Kinds of speculators that are block drafters."""
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MOST_ROWS = 64
 _MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook"
 _CONFIDENCE, _CONVOLUTION = "confidence_head.proj.weight", "layers.0.attention_conv.base_kernel"
-_OF_GEMMA = "layers.0.pre_feedforward_layernorm.weight"
+_BIAS, _OF_GEMMA = "layers.0.self_attn.q_proj.bias", "layers.0.pre_feedforward_layernorm.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +101,6 @@ class BlockShape:
         return max(windows) - 1 if len(windows) == len(self.windows) else None
 
 
-def is_block_drafter(config: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a block drafter."""
-    names = config.get("architectures") or ()
-    return (
-        NESTED in config
-        or config.get(SPECULATORS) in _KINDS
-        or any(kind in str(name) for name in names for kind in ("DFlash", "DSpark"))
-    )
-
-
 def read_shape(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> BlockShape:
     """The shape of a drafter from its config.json and its tensors, by the names of `engine.drafters.block.network`.
 
@@ -120,12 +109,15 @@ def read_shape(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Bloc
     """
     try:
         return _Reader(config, tensors).shape()
-    except (KeyError, TypeError, ValueError) as error:
+    except KeyError as error:
         raise UnfitError(f"cannot be used: its config.json does not state {error}: fetch it again") from None
+    except (AttributeError, TypeError, ValueError) as error:
+        reason = f"has a config.json with a value that cannot be used ({first_line(error)}): fetch it again"
+        raise UnfitError(reason) from None
 
 
 class _Reader:
-    """Reads a config.json; methods raise KeyError, TypeError or ValueError where a value is missing or impossible."""
+    """Reads a config.json; methods raise KeyError where a value is missing, others where it is impossible."""
 
     def __init__(self, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         self._kind = config.get(SPECULATORS)
@@ -157,7 +149,7 @@ class _Reader:
             taps=self._taps(),
             vocabulary=vocabulary,
             draft_vocabulary=int(self._stated("draft_vocab_size") or vocabulary),
-            bias=bool(self._layer.get("attention_bias")),
+            bias=bool(self._layer.get("attention_bias")) or _BIAS in self._tensors,
             embedding_scale=float(self._stated("input_embedding_scale") or 1.0),
             logit_scale=float(self._stated("output_multiplier") or 1.0),
             softcap=float(self._stated("final_logit_softcapping") or 0.0),
@@ -167,7 +159,7 @@ class _Reader:
     def _check_kind(self) -> None:
         activation, head = self._layer.get("hidden_act", "silu"), self._stated("markov_head_type") or "vanilla"
         require(
-            self._kind is None or self._kind in _KINDS,
+            self._kind is None or self._kind in BLOCK_KINDS,
             f"is of the kind {self._kind!r} of speculators, which is not supported",
         )
         require(activation == "silu", f"has the activation {activation!r}, which is not supported")

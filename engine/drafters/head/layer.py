@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.token_product import use_token_kernel
-from specchat.engine.cache.block_pool import BlockPool, BlockStore
-from specchat.engine.cache.kv_cache import lazy_zeros
+from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
+from specchat.engine.drafters.row_store import RowStore
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.load import Model, PackedModel
@@ -80,7 +80,7 @@ class Rows(NamedTuple):
     """Upper limit of all ends."""
 
 
-class HeadLayer(BlockStore):
+class HeadLayer(RowStore):
     """A head with states, keys and values of every slot; a tree's token i has the i-th place after the last read.
 
     Args:
@@ -94,40 +94,11 @@ class HeadLayer(BlockStore):
         self.states, self.window, self.deepest = rows[0], window, deepest
         self.most_unread = window + BLOCK - 1 if window > 1 else 1
         """Most places that a row reads at once: a window, from the beginning of a block on."""
-        self.column_bytes = sum(each[0, 0].nbytes for each in rows)
-        self._rows = rows
-        super().__init__(pool)
-
-    @property
-    def bytes(self) -> int:
-        """Memory of all slots."""
-        return sum(each.nbytes for each in self._rows)
+        super().__init__(rows, pool, window)
 
     def width(self, places: int) -> int:
         """Places per row that reading `places` is padded to where shapes are not static."""
         return places
-
-    def allocate(self, blocks: int) -> None:
-        """Have memory for this number of blocks."""
-        self.memory = ()
-        self.memory = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
-
-    def load(self, slot: int, length: int) -> None:
-        """Copy the last window of a slot from its blocks."""
-        for rows, saved, blocks in self._blocks(slot, max(length - self.window, 0), length):
-            rows.copy_(saved[blocks])
-
-    def save(self, slot: int, start: int, end: int) -> None:
-        """Copy columns of a slot to its blocks."""
-        for rows, saved, blocks in self._blocks(slot, start, end):
-            saved[blocks] = rows
-
-    def _blocks(self, slot: int, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Whole blocks with these columns: the slot's [n, BLOCK, …], the memory of all blocks, and which they are."""
-        first, last = start // BLOCK, -(-end // BLOCK)
-        blocks = to_device(torch.from_numpy(self.pool.tables[slot, first:last]), self.states.device, torch.long)
-        for rows, saved in zip(self._rows, self.memory, strict=False):
-            yield rows[slot, first * BLOCK : last * BLOCK].view(last - first, *saved.shape[1:]), saved, blocks
 
     def flush(self) -> None:
         """Complete the states of what the target has read: the slot's blocks may soon be another's."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, hub_folder
 from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, hub_file, hub_files
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
@@ -21,17 +22,34 @@ WEIGHTS = (
     "medusa_lm_head.pt",
 )
 """File names of weights in order of preference."""
-MEDUSA = "medusa_num_heads"
-_MARKS = ("speculators_model_type", "draft_vocab_size", "backbone_hidden_size", MEDUSA)
+MEDUSA, NESTED, SPECULATORS = "medusa_num_heads", "dflash_config", "speculators_model_type"
+BLOCK_KINDS = ("dflash", "dflash2", "dspark")
+"""Kinds of speculators that are block drafters."""
+GGUF, _GGUF_BLOCKS = ".gguf", ("dflash", "dspark")
+"""llama.cpp's architectures of block drafters."""
+_MARKS = (SPECULATORS, "draft_vocab_size", "backbone_hidden_size", MEDUSA)
 """Keys of config.json that only heads have."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
+
+
+def is_block(found: Path) -> bool:
+    """Whether what was found is a block drafter."""
+    return found.suffix == GGUF or _states_block(read_json(found / CONFIG))
+
+
+def _states_block(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is that of a block drafter."""
+    names = map(str, config.get("architectures") or ())
+    named = any(kind in name for name in names for kind in ("DFlash", "DSpark"))
+    return named or NESTED in config or config.get(SPECULATORS) in BLOCK_KINDS
 
 
 def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | None:
     """Folder of the published head that `spec` names, fetched if need be; None if it names something else.
 
     Args:
-        spec: a folder, the name of a stored head, or a hub id (organisation/name).
+        spec: a folder, the name of a stored head, or a hub id (organisation/name); or the GGUF file of a block drafter,
+            which is returned.
         store: where heads of the hub are kept, among the models.
         progress: called with the stage fetch.
 
@@ -41,6 +59,8 @@ def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | N
     path = local_path(spec)
     if spec in PRESETS or not spec.strip():
         return None
+    if path and path.suffix == GGUF and path.is_file():
+        return path if GgufHeader.read(path).architecture in _GGUF_BLOCKS else None
     folder = store.find(spec) or (path if path and path.is_dir() else None)
     if folder is None:
         if path or not HUB_ID.fullmatch(spec):
@@ -66,7 +86,8 @@ def _is_published(folder: Path) -> bool:
 def _holds_head(config: dict[str, Any], files: Collection[str]) -> bool:
     """Whether a folder with this config.json and these files is a head; EAGLE-1 is known by its missing tokenizer."""
     named = any("Eagle" in str(each) for each in config.get("architectures") or ())
-    return named or any(mark in config for mark in _MARKS) or not any(name in files for name in _TOKENIZERS)
+    marked = _states_block(config) or any(mark in config for mark in _MARKS)
+    return named or marked or not any(name in files for name in _TOKENIZERS)
 
 
 def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None:

@@ -41,13 +41,13 @@ class Traffic:
     cache: int
     """Bytes of the target's KV cache per token."""
     draft_weights: int
-    """Bytes of weights read by one step of the draft model (the first one) or head; 0 without either."""
+    """Bytes of weights read by one step of the draft model (the first one), head or block drafter; 0 without any."""
     draft_cache: int
 
     @classmethod
     def of(cls, assembly: Assembly) -> Traffic:
         """Traffic of loaded models."""
-        cache, head = assembly.target.cache, assembly.parts.get("head")
+        cache, head = assembly.target.cache, assembly.parts.get("head") or assembly.parts.get("block")
         others = [cache, *(runner.cache for runner in assembly.draft_runners[1:])]
         if head is not None:
             draft_weights = head.weight_bytes + assembly.score_bytes

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine import Event, Finished, FinishReason, Notice, Request, Round, Sampling
+from specchat.engine.drafters.block.reading import load_block
 from specchat.engine.drafters.published.load import load_published
 from specchat.engine.models.load import LoadedModel
 from tests.engine.pretend_cuda import PretendedGpu, parts_to_gpu
@@ -65,8 +66,9 @@ def replies(
         move = partial(parts_to_gpu, real=real)
         target, draft = move(target)[0], moved(draft, move)
     if published:  # which goes to where the target is
-        head = load_published(published, target)
-        draft = {"head": head if gpu is None else parts_to_gpu(head)[0]}
+        load, part = (load_block, "block") if drafter == "block" else (load_published, "head")
+        head = load(published, target)
+        draft = {part: head if gpu is None else parts_to_gpu(head)[0]}
 
     turns = Turns(target, draft, prefill_chunk=32, exact=exact, seed=5)
     if real:

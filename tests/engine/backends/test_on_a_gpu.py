@@ -20,6 +20,8 @@ from specchat.engine.device import graph_pool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.worker.assembly import Assembly, assemble_loaded, free_memory
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, replies
+from tests.engine.block_drafters import KINDS as BLOCKS
+from tests.engine.block_drafters import write_block
 from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, write
 from tests.engine.tiny import ask, rounds_of, started, tiny_engine, tiny_model
@@ -71,6 +73,21 @@ def test_a_gpu_gives_the_same_and_is_waited_for_once(drafter: str, kind: str, mo
 def test_published_heads_give_it_too(kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write(tmp_path / "head", *KINDS[kind][0]())
     assert_as_on_cpu(mixed("head", SAMPLINGS[sampling]), "head", monkeypatch, published=folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [
+        ("dspark", "sampled"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in [*product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))]
+        ),
+    ],
+)
+def test_so_do_block_drafters(kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_block(tmp_path / "drafter", kind)
+    assert_as_on_cpu(mixed("block", SAMPLINGS[sampling]), "block", monkeypatch, published=folder)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered", "xtc"])

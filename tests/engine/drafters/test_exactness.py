@@ -12,6 +12,9 @@ from torch import Tensor
 from specchat.engine import Engine, EngineConfig, Notice, Request, Round, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting
 from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.reading import LoadedBlock, load_block
+from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.published.load import load_published
@@ -21,6 +24,7 @@ from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
 from specchat.engine.research.pass_drafter import LookAhead
 from specchat.engine.worker.assembly import assemble_loaded
+from tests.engine.block_drafters import write_block
 from tests.engine.drafters.models import pack, packed_family, related
 from tests.engine.published_heads import KINDS, LAYERS, write
 from tests.engine.sampled import check_distribution, draw_drafts_of_seeds, sampled, says
@@ -81,6 +85,12 @@ def with_published(folder: Path, kind: str) -> Setup:
     return Setup(("head",), target, {"head": head}, says(plain))
 
 
+def with_block(folder: Path, kind: str = "dspark") -> Setup:
+    target, plain = (tiny_model(layers=LAYERS, sharpness=4.0) for _ in range(2))
+    block = load_block(write_block(folder / "drafter", kind), target)
+    return Setup(("block", "combined"), target, {"block": block}, says(plain))
+
+
 def with_models(_: Path) -> Setup:
     names = ("model", "model-tree", "hierarchical", "merged")
     return tiny(names, 20.0, draft=related(0.5, 40.0), more=[related(0.4, 45.0, seed=10)])
@@ -97,8 +107,8 @@ def with_tables(_: Path) -> Setup:
     return tiny(names, 12.0, tables=tiny_tables(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"))
 
 
-def packed(folder: Path, kind: str) -> Setup:
-    model = packed_family("llama", folder)
+def packed(folder: Path, kind: str, family: str = "llama") -> Setup:
+    model = packed_family(family, folder)
     target = PackedBackend(model, 1, 200, 17)
 
     @torch.inference_mode()
@@ -117,18 +127,42 @@ def packed(folder: Path, kind: str) -> Setup:
     return Setup(("head", "combined", "suffix"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
 
 
+def packed_block(folder: Path, family: str = "llama") -> Setup:
+    """A block drafter with 8-bit codes, that knows a part of the vocabulary."""
+    made = packed(folder, "head", family)
+    made.engine.close()
+    torch.manual_seed(1)
+    frequencies = tuple((10000.0 ** -(torch.arange(0, 16, 2) / 16)).tolist())
+    shape = BlockShape(
+        hidden=64, intermediate=96, heads=4, key_heads=2, head_size=16, epsilon=1e-5, frequencies=frequencies,
+        rotation_factor=1.0, windows=(None, 9), causal=(False, True), rows=5, first=0, mask=3, taps=(1, 2),
+        vocabulary=made.target.vocab_size, draft_vocabulary=200, markov_rank=32, confidence=True,
+    )  # fmt: skip
+    network = BlockNetwork(shape).eval().requires_grad_(False)
+    quantize_network(network)
+    known = torch.randperm(made.target.vocab_size)[:200].sort().values
+    return Setup(("block", "combined"), made.target, {"block": LoadedBlock(network, known, "block", 1)}, made.p)
+
+
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head, "packed head": lambda folder: packed(folder, "head"), "draft models": with_models,
-    "packed draft model": lambda folder: packed(folder, "models"), "look-ahead": with_look_ahead,
+    "head": with_head, "block": with_block, "draft models": with_models, "look-ahead": with_look_ahead,
+    "packed head": lambda folder: packed(folder, "head"), "packed block": packed_block,
+    "packed block, hybrid target": lambda folder: packed_block(folder, "lfm2"),
+    "packed draft model": lambda folder: packed(folder, "models"),
     "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
-PUBLISHED = ("eagle-3", "medusa")
+PUBLISHED, BLOCKS = ("eagle-3", "medusa"), ("dflash sliding", "dflash 2", "speculators dflash")
 
 
-@pytest.fixture(scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in PUBLISHED)])
+@pytest.fixture(
+    scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*PUBLISHED, *BLOCKS))]
+)
 def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
     folder, name = tmp_path_factory.mktemp("setup"), request.param
-    made = with_published(folder, name) if name in PUBLISHED else SETUPS[name](folder)
+    if name in BLOCKS:
+        made = with_block(folder, name)
+    else:
+        made = with_published(folder, name) if name in PUBLISHED else SETUPS[name](folder)
     yield made
     made.engine.close()
 

@@ -39,7 +39,7 @@ def test_every_logit_is_that_of_the_published_definition(kind: str, target_kind:
     network, output = loaded.network, target.model.get_output_embeddings().weight[loaded.vocabulary]
     drafted = [(31 * i + 5) % 250 for i in range(network.shape.proposals)]
     rows = outcomes(network, target, TEXT)[network.shape.first :]
-    expected, chances = draft_in_plain_words(kind, target, TEXT, drafted)
+    expected, chances = draft_in_plain_words(KINDS[kind](), target, TEXT, drafted)
     assert len(rows) == len(expected)
     for row, logits, chance, token in zip(rows, expected, chances, [TEXT[-1], *drafted], strict=False):
         previous = torch.tensor([token])

@@ -1,0 +1,150 @@
+"""Drafts of a block drafter in an engine are those of the published definition, whatever brought the context there."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from specchat.engine import Engine, Event, Request, Sampling
+from specchat.engine.decoding.draft import Budget
+from specchat.engine.drafters.block.drafter import worthwhile
+from specchat.engine.drafters.block.reading import load_block
+from specchat.engine.models.load import LoadedModel
+from specchat.engine.worker.assembly import assemble_loaded
+from tests.engine.block_drafters import KINDS, Made, draft_in_plain_words
+from tests.engine.hybrids import hybrid
+from tests.engine.published_heads import llama, write
+from tests.engine.tiny import VOCABULARY, ids_of, rounds_of, run_together, tiny_engine
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PROMPT = tuple((37 * i + 11 * (i // 9)) % 250 for i in range(75))
+"""Three chunks and two blocks and a half."""
+
+
+def fewer_layers(kind: str) -> Made:
+    """A drafter for a target of four layers."""
+    config, tensors = KINDS[kind]()
+    return config | {"target_layer_ids": [-1, 0, 2], "num_target_layers": 4}, tensors
+
+
+def target_of(name: str) -> LoadedModel:
+    return llama() if name == "llama" else hybrid(name)
+
+
+@contextmanager
+def drafting(made: Made, target: LoadedModel, folder: Path, cache_memory: float | None = None) -> Iterator[Engine]:
+    loaded = load_block(write(folder / "drafter", *made), target)
+    with tiny_engine(
+        assemble=lambda config, _: assemble_loaded(config, target, block=loaded), cache_memory=cache_memory
+    ) as engine:
+        yield engine
+
+
+def known_of(made: Made) -> list[int]:
+    """The tokens that it scores."""
+    return made[1]["t2d"].nonzero()[:, 0].tolist() if "t2d" in made[1] else list(range(VOCABULARY))
+
+
+def check_drafts(made: Made, plain: LoadedModel, prompt: Sequence[int], events: Sequence[Event]) -> int:
+    """Whether each round's draft is the greedy one of the published definition; returns the number of tokens."""
+    text, count, known = [*prompt], 0, known_of(made)
+    for record in rounds_of(events):
+        logits, _ = draft_in_plain_words(made, plain, text, record.drafted)
+        for scores, token in zip(logits, record.drafted, strict=True):
+            assert scores[known.index(token)] > scores.max() - 1e-3
+        text += record.emitted
+        count += len(record.drafted)
+    return count
+
+
+def ask(name: str, prompt: Sequence[int], **options: object) -> Request:
+    return Request(name, prompt_ids=tuple(prompt), **{"drafter": "block", "gamma": 6, "max_tokens": 12} | options)  # type: ignore[arg-type]
+
+
+CASES = [
+    *(("llama", kind) for kind in ("dflash sliding", "dflash 2", "dspark", "speculators shifted")),
+    ("qwen3_5_text", "few"),
+    ("lfm2", "few"),
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), CASES)
+def test_drafts_after_chunks_forks_and_reuse_are_the_published_ones(name: str, kind: str, tmp_path: Path) -> None:
+    made = fewer_layers("dspark") if kind == "few" else KINDS[kind]()
+    plain = target_of(name)
+    with drafting(made, target_of(name), tmp_path) as engine:
+        first = list(engine.stream(ask("first", PROMPT)))
+        continued = [*PROMPT, *ids_of(first), 5, 6, 7]
+        forked = [*PROMPT[:50], 9, 8, 7]
+        prompts = [PROMPT, continued, forked, [3, 4]]
+        alone = [list(engine.stream(ask(f"alone {i}", prompt))) for i, prompt in enumerate(prompts)]
+        together = run_together(engine, [ask(f"with {i}", prompt) for i, prompt in enumerate(prompts)])
+        without = [ids_of(engine.stream(ask(f"without {i}", p, drafter="none"))) for i, p in enumerate(prompts)]
+    assert check_drafts(made, plain, PROMPT, first)
+    for replies in (alone, together):
+        assert [ids_of(events) for events in replies] == without
+        for prompt, events in zip(prompts, replies, strict=True):
+            assert check_drafts(made, plain, prompt, events)
+
+
+def test_drafts_stay_right_where_texts_are_evicted_and_read_again(tmp_path: Path) -> None:
+    made, plain = KINDS["dspark"](), llama()
+    with drafting(made, llama(), tmp_path, cache_memory=1e-6) as engine:
+        requests = [ask(str(i), [i + 1, *PROMPT]) for i in range(4)]
+        replies = run_together(engine, requests)
+    for request, events in zip(requests, replies, strict=True):
+        assert check_drafts(made, plain, request.prompt_ids or (), events)
+
+
+@pytest.mark.parametrize("kind", ["dspark", "dflash 2", "speculators dspark"])
+def test_q_is_what_each_token_was_drawn_from(kind: str, tmp_path: Path) -> None:
+    """After the tokens before it in the draft; at a temperature, and filtered."""
+    made, plain = KINDS[kind](), llama()
+    known, tested = known_of(made), 0
+    with drafting(made, llama(), tmp_path) as engine:
+        for top_k in (0, 7):
+            sampling = Sampling(temperature=0.8, top_k=top_k)
+            text = [*PROMPT]
+            for record in rounds_of(engine.stream(ask(f"r{top_k}", PROMPT, sampling=sampling, max_tokens=30))):
+                logits, _ = draft_in_plain_words(made, plain, text, record.drafted)
+                for scores, token, q in zip(logits, record.drafted, record.q, strict=False):
+                    scores = scores / 0.8
+                    if top_k:
+                        scores[scores < scores.topk(top_k).values[-1]] = -torch.inf
+                    assert q == pytest.approx(float(scores.softmax(-1)[known.index(token)]), rel=1e-2, abs=1e-4)
+                    tested += 1
+                text += record.emitted
+    assert tested > 20
+
+
+def test_a_draft_takes_one_step_and_adapts_its_length(tmp_path: Path) -> None:
+    with drafting(KINDS["dspark"](), llama(), tmp_path) as engine:
+        rounds = rounds_of(engine.stream(ask("auto", PROMPT, gamma=None, max_tokens=80)))
+    lengths = {len(record.drafted) for record in rounds}
+    assert len(lengths) > 1
+
+
+def priced(token: float, rates: Sequence[float]) -> Callable[[Sequence[int]], int]:
+    budget = Budget([token * n for n in range(17)], 0.0, dict(enumerate(rates)))
+    return lambda buckets: worthwhile(buckets, budget)
+
+
+def test_positions_are_offered_as_long_as_their_chance_exceeds_the_price() -> None:
+    length = priced(0.3, (0.1, 0.5, 0.9))
+    assert length([2, 2, 2, 2]) == 4
+    assert length([2, 1, 1, 2]) == 2  # 0.9, 0.45, 0.225
+    assert length([0, 2, 2]) == 0
+    assert length([]) == 0
+    free = priced(0.0, (0.01, 0.5))
+    assert free([1, 1, 1, 0]) == 3
+
+
+def test_what_a_pass_is_padded_to_is_used() -> None:
+    """The second token alone does not pay, but with it the third and fourth are free."""
+    budget = Budget([0.0, 0.1, 0.9, 0.9, 0.9, 9.0], 0.0, {0: 0.8})
+    assert worthwhile([0] * 4, budget) == 4
+    assert worthwhile([0] * 2, budget) == 1
+    assert worthwhile([0] * 5, Budget([0.0] + [5.0 * n for n in range(1, 9)], 0.0, {0: 0.8}, required=3)) == 3

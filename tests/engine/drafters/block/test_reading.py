@@ -1,0 +1,223 @@
+"""Block drafters on disk: GGUF files say what folders say, and what does not fit is refused by name."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFWriter
+from torch import Tensor
+
+from specchat.engine import EngineConfig
+from specchat.engine.drafters.block.reading import UnfitBlockError, load_block, read_block
+from specchat.engine.drafters.published.find import find_published, is_block
+from specchat.engine.models.store import ModelStore
+from specchat.engine.progress import ignore_progress
+from specchat.engine.worker.assembly import assemble
+from tests.engine.block_drafters import HEADS, INNER, KEY_HEADS, KINDS, MASK, SIZE, Made
+from tests.engine.published_heads import HIDDEN, llama, write
+from tests.engine.tiny import VOCABULARY
+from tests.tiny_model import write_tiny_model
+
+_IN_GGUF = {
+    "fc": "fc", "hidden_norm": "enc.output_norm", "norm": "output_norm", "embed_tokens": "token_embd",
+    "lm_head": "output", "markov_head.markov_w1": "markov_w1", "markov_head.markov_w2": "markov_w2",
+    "confidence_head.proj": "conf_proj", "candidate_selector.hidden_projection": "selector_hidden",
+    "candidate_selector.predecessor_codebook": "selector_predecessor.weight",
+    "candidate_selector.successor_codebook": "selector_successor.weight",
+}  # fmt: skip
+_IN_LAYERS = {
+    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+    "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "attention_conv.base_kernel": "attn_conv_base",
+    "attention_conv.kernel_projection": "attn_conv_proj", "mlp_conv.base_kernel": "ffn_conv_base",
+    "mlp_conv.kernel_projection": "ffn_conv_proj",
+}  # fmt: skip
+
+
+def write_gguf(file: Path, kind: str, architecture: str = "dflash", **more: Tensor) -> Path:
+    """A drafter as llama.cpp's converter writes it: depths are one more than layers, halves of heads are paired."""
+    config, tensors = KINDS[kind]()
+    nested, writer = config.get("dflash_config", {}), GGUFWriter(file, architecture)
+    stated: Mapping[str, Any] = {**config, **nested}
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_embedding_length(HIDDEN)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KEY_HEADS)
+    writer.add_key_length(SIZE)
+    writer.add_value_length(SIZE)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(1000.0)
+    writer.add_context_length(512)
+    writer.add_mask_token_id(MASK)
+    writer.add_uint32(f"{architecture}.block_size", stated["block_size"])
+    writer.add_array(f"{architecture}.target_layers", [layer + 1 for layer in stated["target_layer_ids"]])
+    if "sliding_window" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([each == "sliding_attention" for each in config["layer_types"]])
+    for name in ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"):
+        if name in nested:
+            writer.add_uint32(f"{architecture}.{name}", nested[name])
+    if "final_logit_softcapping" in nested:
+        writer.add_final_logit_softcapping(nested["final_logit_softcapping"])
+        writer.add_logit_scale(nested["output_multiplier"])
+    for name, tensor in tensors.items():
+        writer.add_tensor(_name_in_gguf(name), _as_converted(config, name, tensor).numpy())
+    for name, tensor in more.items():
+        writer.add_tensor(name, tensor.numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+def _name_in_gguf(name: str) -> str:
+    stem, _, suffix = name.rpartition(".")
+    if name in _IN_GGUF:
+        return _IN_GGUF[name]
+    if stem in _IN_GGUF:
+        return f"{_IN_GGUF[stem]}.{suffix}"
+    found = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
+    assert found
+    if found[2] in _IN_LAYERS:
+        return f"blk.{found[1]}.{_IN_LAYERS[found[2]]}"
+    part, _, suffix = found[2].rpartition(".")
+    return f"blk.{found[1]}.{_IN_LAYERS[part]}.{suffix}"
+
+
+def _as_converted(config: Mapping[str, Any], name: str, tensor: Tensor) -> Tensor:
+    """Of interleaved rotary embeddings the even rows of each head come before the odd ones."""
+    if config.get("rope_is_neox_style", True) or not re.search(r"[qk]_(proj|norm)", name):
+        return tensor
+    heads = tensor.view(-1, SIZE, *tensor.shape[1:])
+    return torch.cat([heads[:, ::2], heads[:, 1::2]], 1).reshape(tensor.shape).contiguous()
+
+
+@pytest.mark.parametrize(
+    ("kind", "architecture"),
+    [("dflash", "dflash"), ("dflash 2", "dflash"), ("dspark", "dspark"), ("dspark interleaved", "dflash")],
+)
+def test_a_gguf_file_says_what_the_folder_says(kind: str, architecture: str, tmp_path: Path) -> None:
+    target = llama()
+    file = write_gguf(tmp_path / "drafter.gguf", kind, architecture)
+    found = find_published(str(file), ModelStore(tmp_path / "models"), ignore_progress)
+    assert found == file
+    assert is_block(found)
+    (network, vocabulary), (plain, _) = (
+        read_block(each, target) for each in (file, write(tmp_path / "folder", *KINDS[kind]()))
+    )
+    stated = network.shape
+    if kind == "dflash 2":  # which llama.cpp has no key for
+        stated = type(stated)(**{name: getattr(stated, name) for name in stated.__slots__} | {"embedding_scale": 0.7})
+    assert stated == plain.shape
+    assert vocabulary.tolist() == list(range(VOCABULARY))
+    for name, tensor in plain.state_dict().items():
+        torch.testing.assert_close(network.state_dict()[name], tensor)
+
+
+def _without(kind: str, *names: str) -> Made:
+    config, tensors = KINDS[kind]()
+    return config, {name: tensor for name, tensor in tensors.items() if name not in names}
+
+
+def _with(kind: str, nested: Mapping[str, Any] | None = None, **stated: Any) -> Made:
+    config, tensors = KINDS[kind]()
+    if nested:
+        config["dflash_config"] = config["dflash_config"] | nested
+    return config | stated, tensors
+
+
+BAD: dict[str, tuple[Made, str]] = {
+    "another hidden size": (_with("dspark", hidden_size=64), "hidden size 64, and tiny has 32"),
+    "another hidden size of the target": (_with("dspark", target_hidden_size=99), "hidden size 99, and tiny has 32"),
+    "another vocabulary": (_with("dspark", vocab_size=32000), "vocabulary of 32000 tokens, and tiny has 260"),
+    "a mask token outside": (_with("dspark", mask_token_id=260), "mask token 260, which is none of the 260 of tiny"),
+    "no mask token": (_with("dflash", {"mask_token_id": None}), "does not state 'mask_token_id'"),
+    "a deeper target": (_with("dspark", target_layer_ids=[1, 9, 30]), "layers 1, 9, 30 of its target, and tiny has 8"),
+    "a layer before the first": (_with("dspark", target_layer_ids=[-2, 1, 2]), "layers -2, 1, 2"),
+    "another number of states": (_with("dspark", target_layer_ids=[1, 2]), r"fc.weight of shape \[32, 96\]"),
+    "no block size": (_with("dspark", block_size=None), "does not state 'block_size'"),
+    "a block of one": (_with("dspark", block_size=1), "block size of 1, which is not from 2 to 64"),
+    "an endless block": (_with("dspark", block_size=4096), "block size of 4096"),
+    "a block that is no number": (_with("dspark", block_size="seven"), "a value that cannot be used .invalid literal"),
+    "a missing tensor": (_without("dflash 2", "layers.1.mlp_conv.base_kernel"), "lacks the tensor layers.1.mlp_conv"),
+    "a missing head": (_without("dspark", "markov_head.markov_w1.weight"), "lacks the tensor markov_head.markov_w1"),
+    "no vocabulary map": (_without("speculators dflash", "d2t"), "lacks the tensor d2t"),
+    "causal full attention": (_with("dspark", is_causal=True), "stated to be causal and has layers of full attention"),
+    "causal in the nested part": (_with("dflash", {"causal": True}), "stated to be causal and has layers of full"),
+    "other layer types": (_with("dspark", layer_types=["full_attention"] * 3), "states 3 layer types for 2 layers"),
+    "an unknown layer type": (_with("dspark", layer_types=["conv"] * 2), "type 'conv', which is not supported"),
+    "no window": (_with("dflash 2", sliding_window=None), "sliding attention and states no sliding_window"),
+    "another Markov head": (_with("dspark", markov_head_type="rnn"), "Markov head of the type 'rnn'"),
+    "another activation": (_with("dspark", hidden_act="relu"), "activation 'relu'"),
+    "quantised weights": (_with("dspark", quantization_config={"quant_algo": "NVFP4"}), "quantised weights"),
+    "no selector size": (_with("dflash 2", {"selector_top_k": None}), "no selector_rank and selector_top_k"),
+    "no group size": (_with("dflash 2", {"conv_group_size": None}), "no conv_kernel_size and conv_group_size"),
+    "a tensor too many": (
+        (KINDS["dflash"]()[0], KINDS["dflash"]()[1] | {"layer_fusion": torch.ones(2, 3)}),
+        "has a tensor layer_fusion that no head of its kind has",
+    ),
+    "layers of Gemma 4": (
+        (KINDS["dflash"]()[0], {"layers.0.pre_feedforward_layernorm.weight": torch.ones(HIDDEN)}),
+        "layers of Gemma 4, which are not supported",
+    ),
+    "rotary embeddings that change": (
+        _with("dspark", rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "type 'dynamic', which are not supp"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "words"), BAD.values(), ids=BAD.keys())
+def test_what_does_not_fit_is_refused_by_name(made: Made, words: str, tmp_path: Path) -> None:
+    folder = write(tmp_path / "strange", *made)
+    found = find_published(str(folder), ModelStore(tmp_path / "models"), ignore_progress)
+    assert found == folder
+    assert is_block(found)
+    with pytest.raises(UnfitBlockError, match=words) as caught:
+        load_block(folder, llama())
+    assert str(caught.value).startswith(f"the block drafter {folder} ")
+
+
+def _of_another_variant(file: Path) -> Path:
+    return write_gguf(file, "dflash", layer_fusion=torch.ones(2, 3))
+
+
+def _quantised_oddly(file: Path) -> Path:
+    writer = GGUFWriter(file, "dflash")
+    for name in ("block_count", "block_size", "embedding_length"):
+        writer.add_uint32(f"dflash.{name}", 1)
+    writer.add_tensor(
+        "fc.weight", torch.zeros(1, 66, dtype=torch.uint8).numpy(), raw_dtype=GGMLQuantizationType.IQ2_XXS
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return file
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "another variant": (_of_another_variant, "has a tensor layer_fusion that no head of its kind has"),
+    "keys that are missing": (_quantised_oddly, "does not state dflash."),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), BAD_FILES.values(), ids=BAD_FILES.keys())
+def test_a_gguf_file_of_an_unknown_variant_is_refused(make: Callable[[Path], Path], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UnfitBlockError, match=words):
+        load_block(make(tmp_path / "strange.gguf"), llama())
+
+
+def test_the_target_runs_with_the_drafter_that_it_would_have_had(tmp_path: Path) -> None:
+    target = write_tiny_model(tmp_path / "target")
+    folder = write(tmp_path / "strange", *_with("dspark", block_size=1))
+    config = EngineConfig(str(target), tmp_path / "models", draft=str(folder), device="cpu", context=64, slots=1)
+    made = assemble(config, ignore_progress)
+    assert [notice for notice in made.notices if str(folder) in notice]
+    assert next(iter(made.drafters)) == "suffix"
+    assert not made.parts
