@@ -232,6 +232,18 @@ def test_the_prompt_has_tools_calls_and_results(name: str) -> None:
     assert ("Paris" in prompt) == bool(case.call)
 
 
+def test_a_message_may_have_calls_results_and_what_follows_them() -> None:
+    tokenizer = tokenizer_of(CASES["Ministral 3"], special=True)
+    parts = [*CALLED[1].parts, *CALLED[2].parts]
+    said = MessagePart(PartKind.TEXT, "It is 18 °C.")
+    whole = (*CALLED, Message("assistant", parts=[said]), CALLED[0])
+    joined = (CALLED[0], Message("assistant", parts=[*parts, said]), CALLED[0])
+    begun = (CALLED[0], Message("assistant", parts=parts))
+    for one, other in ((joined, whole), (begun, CALLED)):
+        prompts = [encode(Request("r", messages, tools=TOOLS), tokenizer) for messages in (one, other)]
+        assert prompts[0] == prompts[1]
+
+
 @pytest.mark.parametrize("name", ["Hermes, Qwen3", "Qwen3.5, Qwen3 Coder", "Ministral 3", "gpt-oss", "Gemma 4"])
 def test_a_call_of_nothing_that_exists_stays_in_the_answer(name: str) -> None:
     case = CASES[name]
