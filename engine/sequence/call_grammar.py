@@ -1,4 +1,4 @@
-"""Grammars of replies that have to call a tool, from what the chat template writes around a call and from schemas."""
+"""Grammars of replies with calls of tools, from what the chat template writes around a call and from schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from specchat.engine.constraint import Constraint, ConstraintKind
 from specchat.engine.errors import check
-from specchat.engine.request import SOME_TOOL, Request, Tool
+from specchat.engine.request import ANY_TOOL, SOME_TOOL, Request, Tool
 from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.template_traits import SAMPLE_ARGUMENTS, SAMPLE_CALL, traits_of
 
@@ -149,22 +149,28 @@ def _value(schema: Mapping[str, Any]) -> str:
     return f"%json {json.dumps({**schema, **_LINE})}"
 
 
-def forced_call(request: Request, tokenizer: Any, is_control: Callable[[int], bool]) -> Constraint:
-    """The constraint that a reply is one call of the tool that a request chooses.
+def call_constraint(request: Request, tokenizer: Any, is_control: Callable[[int], bool]) -> Constraint | None:
+    """The constraint of the calls of a reply.
+
+    If the request chooses a tool, the reply is one call of it. If the model chooses and a tool is strict, the reply is
+    text with calls that follow their schemas; so it is where a control token begins a call, else there is None.
 
     Args:
-        request: with tools, and a choice.
+        request: with tools.
         tokenizer: a `PlainTokenizer`.
         is_control: whether llguidance takes a token for one that no text matches.
 
     Raises:
-        EngineError: how the model writes calls is not known.
+        EngineError: how the model writes the call that is chosen is not known.
     """
-    form = find_call_format(tokenizer)
-    check(form, _NO_GRAMMAR, "tool_choice")
-    assert form is not None
+    form, chosen = find_call_format(tokenizer), request.tool_choice != ANY_TOOL
+    check(form or not chosen, _NO_GRAMMAR, "tool_choice")
+    if form is None or not (chosen or any(tool.strict for tool in request.tools)):
+        return None
     added = tokenizer.backend_tokenizer.get_added_tokens_decoder()
     names = {each.content: f"<[{token}]>" for token, each in added.items() if is_control(token)}
+    if not chosen and form.marks.opening not in names:
+        return None
     pattern = re.compile(f"({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})") if names else None
 
     def literal(text: str) -> str:
@@ -173,7 +179,8 @@ def forced_call(request: Request, tokenizer: Any, is_control: Callable[[int], bo
 
     before, after = form.around_name(traits_of(tokenizer).call)
     grammar = _Grammar(before, after, literal)
-    calls = [grammar.call(tool) for tool in request.tools if request.tool_choice in (SOME_TOOL, tool.name)]
+    calls = [grammar.call(tool) for tool in request.tools if request.tool_choice in (ANY_TOOL, SOME_TOOL, tool.name)]
     rules = [f"call{number}: {call}" for number, call in enumerate(calls)]
-    start = " | ".join(f"call{number}" for number in range(len(calls)))
+    one = " | ".join(f"call{number}" for number in range(len(calls)))
+    start = one if chosen else f"said (({one}) said){'*' if request.parallel_calls else '?'}\nsaid: /(?s:.*)/"
     return Constraint(ConstraintKind.CALL, "\n".join([f"start: {start}", *rules, *grammar.rules]))

@@ -13,7 +13,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import ANY_TOOL, AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
-from specchat.engine.sequence.call_grammar import forced_call
+from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import (
@@ -183,11 +183,10 @@ class OpenRequests:
         """The constraint of a reply to this prompt that begins with the `given` tokens."""
         tokenizer, is_control = self.made.model.tokenizer, self._constraints.is_control
         form = None if request.raw or request.prompt is not None else self._format
-        if request.tools and request.tool_choice != ANY_TOOL:
-            constraint, form = forced_call(request, tokenizer, is_control), form and form.without_answer()
-        elif request.constraint is not None:
-            constraint = request.constraint
-        else:
+        constraint = request.constraint
+        if request.tools and (constraint is None or request.tool_choice != ANY_TOOL):
+            constraint, form = call_constraint(request, tokenizer, is_control), form and form.without_answer()
+        if constraint is None:
             return None
         lead = form and lead_of(form, prompt, tokenizer, request.thinking, is_control)
         return self._constraints.of(constraint, lead or "", [*prompt, *given], len(prompt))

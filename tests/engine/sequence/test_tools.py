@@ -8,7 +8,7 @@ import json
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jsonschema
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from specchat.engine import Call, EngineError, Message, MessagePart, PartKind, Request, Tool
-from specchat.engine.sequence.call_grammar import forced_call
+from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.call_parser import MARKS, CallMarks, CallParser, find_call_format
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.detokenizer import Detokenizer
@@ -353,7 +353,9 @@ def constrained(tokenizer: Any, tools: tuple[Tool, ...], choice: str) -> RowCons
     """The constraint of a reply that has to call a tool."""
     constraints = Constraints(tokenizer.backend_tokenizer, len(tokenizer), [EOS])
     request = Request("r", CALLED[:1], tools=tools, tool_choice=choice)
-    return constraints.of(forced_call(request, tokenizer, constraints.is_control), "", [], 0)
+    constraint = call_constraint(request, tokenizer, constraints.is_control)
+    assert constraint is not None
+    return constraints.of(constraint, "", [], 0)
 
 
 @pytest.mark.parametrize(
@@ -374,6 +376,19 @@ def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: 
         assert call.name in ((choice,) if choice != "required" else ("place", "clock"))
         if call.name == "place":
             jsonschema.validate(json.loads(call.arguments), PLACES)
+
+
+@pytest.mark.parametrize("name", ["Hermes, Qwen3", "Qwen3.5, Qwen3 Coder"])
+def test_calls_of_strict_tools_follow_their_schema_and_text_is_free(name: str) -> None:
+    tokenizer = tokenizer_of(CASES[name], special=True)
+    call, tools = CASES[name].reply.rpartition("\n<tool_call>")[0] or CASES[name].reply, (WEATHER, CLOCK)
+    strict = tuple(replace(tool, strict=True) for tool in tools)
+    for text in ("Hm.", f"I look.\n{call}", f"{call}\nSo < that."):
+        constrained(tokenizer, strict, "auto").read([*tokenizer.encode(text), EOS])
+    with pytest.raises(EngineError, match="does not follow"):
+        constrained(tokenizer, strict, "auto").read(tokenizer.encode(call.replace("city", "town")))
+    request = Request("r", CALLED[:1], tools=tools)
+    assert call_constraint(request, tokenizer, lambda _: True) is None
 
 
 @pytest.mark.parametrize("name", ["Qwen3.5, Qwen3 Coder", "Gemma 4", "LFM2.5", "GLM", "MiniMax M2"])
