@@ -13,6 +13,8 @@ from specchat.app.settings.settings import Settings
 from specchat.engine import (
     ANY_TOOL,
     THINKING_WORDS,
+    Constraint,
+    ConstraintKind,
     Engine,
     EngineError,
     Message,
@@ -21,6 +23,7 @@ from specchat.engine import (
     Request,
     Sampling,
     Tool,
+    check_constraint,
     message_parts,
 )
 
@@ -128,11 +131,26 @@ def _tools(body: ChatBody) -> dict[str, Any]:
     )
     if not isinstance(choice, str):
         choice = choice.function.name
+    for tool in tools:
+        if tool.strict or choice != ANY_TOOL:
+            _check_parameters(tool)
     return {
         "tools": tools,
         "tool_choice": ANY_TOOL if choice == "none" else choice,
         "parallel_calls": body.parallel_tool_calls is not False,
     }
+
+
+def _check_parameters(tool: Tool) -> None:
+    """Check the schema that a tool's arguments will follow.
+
+    Raises:
+        ApiError: it is not valid.
+    """
+    try:
+        check_constraint(Constraint(ConstraintKind.SCHEMA, tool.parameters))
+    except EngineError as error:
+        raise ApiError(400, f"the parameters of the tool {tool.name}: {error}", param="tools") from None
 
 
 def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, settings: Request | None = None) -> list[int]:
