@@ -54,6 +54,7 @@ class Shape:
     """Tensors of a layer; their names follow `blk.N.`."""
     shared: tuple[Tensor, ...] = ()
     """Tensors of no layer, besides embedding and final norm."""
+    final_norm: str = "output_norm"
 
 
 def main() -> None:
@@ -86,7 +87,7 @@ def write(file: Path, shape: Shape, values: Values | None = None) -> None:
         writer.add_key_value(f"{shape.architecture}.{key}", value, _KINDS[type(value)])
     _copy_tokenizer(writer, shape.vocabulary)
     embedding: Tensor = ("token_embd.weight", (shape.vocabulary, shape.hidden), Type.Q6_K)
-    norm: Tensor = ("output_norm.weight", (shape.hidden,), Type.F32)
+    norm: Tensor = (f"{shape.final_norm}.weight", (shape.hidden,), Type.F32)
     layers = (
         (f"blk.{layer}.{name}", sizes, kind)
         for layer in range(shape.layers)
@@ -200,6 +201,22 @@ def _qwen35(shape: Shape, layer: int) -> Iterator[Tensor]:
     yield from _norms(shape.hidden, "attn_norm", "post_attention_norm")
 
 
+_WITH_ATTENTION = (2, 5, 8, 10, 12, 14)
+"""Layers of LFM2 with attention; the others have a short convolution."""
+
+
+def _lfm2(shape: Shape, layer: int) -> Iterator[Tensor]:
+    if layer in _WITH_ATTENTION:
+        yield from _attention(shape, layer, 32, 8, 64, gated=False)
+        yield from _norms(64, "attn_q_norm", "attn_k_norm")
+    else:
+        yield "shortconv.in_proj.weight", (3 * shape.hidden, shape.hidden), Type.Q4_K
+        yield "shortconv.conv.weight", (shape.hidden, 3), Type.F32
+        yield "shortconv.out_proj.weight", (shape.hidden, shape.hidden), Type.Q4_K
+    yield from _mlp(shape, layer, shape.metadata["feed_forward_length"])
+    yield from _norms(shape.hidden, "attn_norm", "ffn_norm")
+
+
 _PER_LAYER, _WITHOUT_KEYS = 256, 20
 
 
@@ -219,6 +236,20 @@ def _gemma4(shape: Shape, layer: int) -> Iterator[Tensor]:
 SHAPES = {
     "llama-3.2-1b": _llama_shape(16, 128_256, 8, 500_000.0),
     "smollm2-1.7b": _llama_shape(24, 49_152, 32, 130_000.0),
+    "lfm2.5-1.2b": Shape(
+        *("lfm2", 2048, 16, 65_536),
+        {
+            "feed_forward_length": 8192,
+            "attention.head_count": 32,
+            "attention.head_count_kv": [8 * (layer in _WITH_ATTENTION) for layer in range(16)],
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.dimension_count": 64,
+            "rope.freq_base": 1_000_000.0,
+            "shortconv.l_cache": 3,
+        },
+        _lfm2,
+        final_norm="token_embd_norm",
+    ),
     "qwen3.5-0.8b": Shape(
         *("qwen35", 1024, 24, 248_320),
         {

@@ -13,7 +13,7 @@ from torch import Tensor
 from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import NetworkRecipe, Recipe
-from specchat.engine.decoding.tree import BRANCHES, LONGEST, tree_from
+from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, Expanded
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.round import c_reads
@@ -24,6 +24,8 @@ from specchat.engine.sampling.rng import Stream
 from specchat.engine.sequence.sequence import SequenceState
 
 _EDGES = array("d", EDGES)
+_NO_STEP = 1e-9
+"""Price of a further position that takes no step: above 0, so that required positions gain something."""
 _EXPANDED = 2 * MAX_GAMMA
 """Numbers of `sk_growth.expanded`."""
 
@@ -60,7 +62,7 @@ class KernelDrafting:
             edges=_EDGES.buffer_info()[0],
             edge_count=len(EDGES),
             longest=MAX_GAMMA,
-            branches=BRANCHES,
+            branches=network.branches if network else BRANCHES,
             least=LEAST,
             hope=HOPE,
             stream=Stream.DRAFT,
@@ -121,8 +123,10 @@ class KernelDrafting:
     def _fill_network(self, i: int, order: RowOrder, network: NetworkRecipe, begin: int) -> None:
         """Set what a network needs to grow a row's tree; `begin` is the first place that it has to read."""
         growth, row = self._rows[i], order.row
-        growth.depth = min(order.gamma, network.deepest, LONGEST)
+        growth.depth = min(order.gamma, network.deepest)
         growth.first_grade = GRADES if row.draws else 0
+        if network.one_step:
+            growth.step = _NO_STEP
         # The last place is scored even where it has been read.
         begin = min(begin, len(row.tokens) - network.first - 1)
         ids = array("q", row.tokens[begin + network.first :])
@@ -174,6 +178,7 @@ class KernelDrafting:
             steps: draft steps that were taken.
         """
         if network := self._recipe.network:
+            steps = min(steps, 1) if network.one_step else steps
             for i, row in self._stepping.items():
                 network.has_read(row, self._rows[i].begin)
                 if network.has_expanded:

@@ -155,7 +155,8 @@ class PackedBackend(Backend):
         """
         if self._states:
             starts = [row.cached for row in rows]
-            self._begin([row.slot for row in rows], starts, [1 + len(draft.tree) for draft in drafts], starts)
+            lengths = [1 + (MAX_GAMMA if drafting else len(draft.tree)) for draft in drafts]
+            self._begin([row.slot for row in rows], starts, lengths, starts)
         memory = self._memory(len(rows), max(MAX_GAMMA, *(len(draft.tree) for draft in drafts)))[:rounds]
         support = (drafting and drafting.support) or common_support(drafts)
         fill_rows(memory[0], rows, drafts, support, self.penalties_of_rows)

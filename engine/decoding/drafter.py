@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
-from specchat.engine.decoding.tree import Tree
+from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.decoding.tree_growth import Expanded
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels.round import TargetStates, TextMemory
@@ -64,6 +64,10 @@ class NetworkRecipe:
     """Width of the target's hidden states that it reads; 0 if it reads none."""
     take_states: Callable[[], Sequence[TargetStates]] = tuple
     """Hidden states of the target that it has not read; from then on they count as read."""
+    branches: int = BRANCHES
+    """Maximum number of tokens after one."""
+    one_step: bool = False
+    """Whether a draft takes one step, whatever its length."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -229,11 +229,10 @@ def suffix_drafter(context: BuildContext, least: int = 0, *, kernels: bool = Tru
         kernels: whether the kernels may draft from the texts where they can.
     """
     target = context.target
-    kernels = kernels and target.capabilities.packed and target.capabilities.trees
-    vocabulary = target.vocabulary if kernels else None
+    vocabulary = target.vocabulary if kernels and target.capabilities.packed else None
     return SuffixDrafter(context.model.eos_ids, context.never, context.datastore, vocabulary, least)
 
 
 def build(context: BuildContext, name: str) -> SuffixDrafter:  # noqa: ARG001
     """The drafter for an engine."""
-    return suffix_drafter(context)
+    return suffix_drafter(context, kernels=context.target.capabilities.trees)

@@ -19,7 +19,7 @@ class LayerShape:
     key_heads: int
     head_size: int
     intermediate: int
-    """Size of its MLP; unused by mixtures of experts."""
+    """Size of its MLP; of a mixture that of the expert that all tokens share, if it has one."""
     source: int | None = None
     """Earlier layer whose keys and values it attends to, if it has none itself."""
     values_are_keys: bool = False
@@ -69,6 +69,10 @@ class DecoderShape:
     """Intermediate size of an expert."""
     normalise_experts: bool = False
     """Whether the weights of a token's experts are scaled to add up to 1."""
+    sigmoid_experts: bool = False
+    """Whether the router's scores are sigmoids of its outputs; else they are their softmax."""
+    routed_scale: float = 1.0
+    """Factor on the weights of the chosen experts."""
     clusters_scored: int = 0
     """Clusters of the vocabulary that a token gets logits of."""
     delta_key_heads: int = 0

@@ -32,7 +32,8 @@ class DecoderWeights:
         embedding: [any vocabulary, hidden].
         output: [vocabulary, hidden]; the embedding if they are tied.
         final_norm: [hidden].
-        ropes: cosines and sines [positions, pairs] of each rotary table; dimensions d and d + pairs are a pair.
+        ropes: cosines and sines [positions, pairs] of each rotary table, dimensions d and d + pairs being a pair, and
+            factors [positions] on queries, if it has some.
         inputs: of every layer, if they have any.
         clusters: [n, hidden], scores clusters of output rows, n equal stretches; None where all tokens are scored.
 
@@ -47,7 +48,7 @@ class DecoderWeights:
         embedding: PackedMatrix,
         output: PackedMatrix,
         final_norm: Floats,
-        ropes: Sequence[tuple[Floats, Floats]],
+        ropes: Sequence[tuple[Floats, ...]],
         inputs: LayerInputs | None = None,
         clusters: PackedMatrix | None = None,
     ) -> None:
@@ -72,7 +73,9 @@ class DecoderWeights:
             output=output.c,
             final_norm=self._keep(final_norm),
             layers=(CLayer * len(layers))(*(self._c_layer(i, each) for i, each in enumerate(layers))),
-            ropes=(CRope * len(ropes))(*(CRope(self._keep(c), self._keep(s), len(c), c.shape[1]) for c, s in ropes)),
+            ropes=(CRope * len(ropes))(
+                *(CRope(self._keep(c), self._keep(s), *c.shape, *map(self._keep, more)) for c, s, *more in ropes)
+            ),
             **{f.name: getattr(shape, f.name) for f in fields(shape) if f.name not in _NOT_IN_MODEL},
             **more,
         )
@@ -87,6 +90,7 @@ class DecoderWeights:
             source=index if shape.source is None else shape.source,
             window=layer.window,
             rope=layer.rope,
+            sees_later=layer.sees_later,
             scale=layer.scale,
             **{
                 name: part.c if isinstance(part, PackedMatrix) else self._keep(part)
@@ -100,7 +104,7 @@ class DecoderWeights:
         self._kept.append(plain)
         return int(plain.ctypes.data)
 
-    def _check(self, ropes: Sequence[tuple[Floats, Floats]]) -> None:
+    def _check(self, ropes: Sequence[tuple[Floats, ...]]) -> None:
         """Check all sizes against each other."""
         shape, inputs = self.shape, self.inputs
         if shape.activation not in _ACTIVATIONS:
@@ -112,7 +116,7 @@ class DecoderWeights:
         for i, layer in enumerate(self.layers):
             if not 0 <= layer.rope < len(ropes):
                 raise KernelError(f"layer {i}: there is no rotary table {layer.rope}")
-            cosines, sines = ropes[layer.rope]
+            cosines, sines = ropes[layer.rope][:2]
             if cosines.shape != sines.shape or cosines.ndim != 2 or 2 * cosines.shape[1] > layer.shape.head_size:
                 raise KernelError("a rotary table must be [positions, pairs], with at most half the head size of pairs")
             try:

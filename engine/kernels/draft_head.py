@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from specchat.engine.kernels.decoder import Batch, TokenLayout
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.library import library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.round import RoundRows, TargetStates, c_reads
+from specchat.engine.kernels.state_drafter import StateDrafter
 from specchat.engine.kernels.structures import CCache, CHeadModel, CHeadStep, CTables
 
 STATE = -1
@@ -36,7 +35,7 @@ class Scores:
     """[m, n], their probabilities at temperature 1."""
 
 
-class PackedHead:
+class PackedHead(StateDrafter):
     """A head on packed weights (`engine.drafters.head.network.DraftHead`).
 
     Args:
@@ -53,15 +52,9 @@ class PackedHead:
     def __init__(
         self, layer: DecoderWeights, fuse: PackedMatrix, again: PackedMatrix, token: PackedMatrix, taps: int
     ) -> None:
-        self.width = taps * layer.shape.hidden
         self._layer, self._matrices = layer, (fuse, again, token)
-        self._kernels = library().c
         model = CHeadModel(layer=layer.c, fuse=fuse.c, again=again.c, token=token.c, tap_count=taps)
-        self._c = self._kernels.sk_head_new(model)
-        self.drafter: int = self._kernels.sk_head_drafter(self._c)
-        """`sk_drafter` of it."""
-        # Not at exit, when a thread may be in a step.
-        weakref.finalize(self, self._kernels.sk_head_free, self._c).atexit = False
+        super().__init__(library().c.sk_head_new(model), taps * layer.shape.hidden)
 
     def attach(self, tables: NDArray[np.int32], states: Tensor, keys: Tensor, values: Tensor) -> None:
         """Set the memory for states and KV cache, contiguous; kept alive here.
@@ -82,22 +75,6 @@ class PackedHead:
             require(tensor, torch.float16, (blocks, shape.key_heads, *size), "the cache of a head")
         self._memory = (tables, states, keys, values)
         self._kernels.sk_head_attach(self._c, CTables.of(tables), states.data_ptr(), CCache.of(keys, values))
-
-    def write_states(self, read: Sequence[TargetStates], threads: int) -> None:
-        """Compute and store the head's states from hidden states of the target.
-
-        Raises:
-            KernelError: a slot or column does not exist.
-        """
-        self._kernels.sk_head_absorb(self._c, len(read), c_reads(read, self.width), threads)
-
-    def absorb(self, rows: RoundRows) -> None:
-        """Compute and store the head's states of each row's last token and of the tokens that a round has accepted.
-
-        Raises:
-            KernelError: the round has other hidden states.
-        """
-        self._kernels.sk_head_absorb_round(self._c, rows.c)
 
     def run(
         self,

@@ -33,6 +33,8 @@ class LayerWeights:
     """Index of its rotary table."""
     scale: float = 1.0
     """Factor on its output."""
+    sees_later: bool = False
+    """Whether a token sees the later tokens of its text in the same pass."""
 
     @property
     def is_recurrent(self) -> bool:
@@ -84,6 +86,10 @@ class LayerWeights:
             expected["router"] = (decoder.experts, hidden)
             expected |= dict.fromkeys(("gate", "up"), (decoder.experts * decoder.expert_size, hidden))
             expected["down"] = (decoder.experts * hidden, decoder.expert_size)
+            expected |= dict.fromkeys(("shared_gate", "shared_up"), (inner, hidden))
+            expected |= {"shared_down": (hidden, inner), "shared_router": (1, hidden)}
+            expected |= dict.fromkeys(("router_norm", "shared_norm", "shared_out_norm", "experts_out_norm"), (hidden,))
+            expected |= dict.fromkeys(("choice_bias", "expert_scale"), (decoder.experts,))
         return expected | {f"{name}_bias": expected[name][:1] for name in _MAY_HAVE_BIAS if name in expected}
 
 

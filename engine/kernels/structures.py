@@ -71,6 +71,10 @@ class CHeadModel(_HeaderStructure):
     """Weights of a draft head."""
 
 
+class CBlockModel(_HeaderStructure):
+    """Weights of a block drafter."""
+
+
 class CHeadStep(_HeaderStructure):
     """A step of a draft head."""
 

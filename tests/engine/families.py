@@ -47,6 +47,21 @@ _DELTA = {
     "linear_num_value_heads": 4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
 }
+_DELTA_MOE = {
+    "num_experts": 6, "num_experts_per_tok": 5, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
+}  # fmt: skip
+_LFM2_MOE = {
+    "layer_types": ["conv", "full_attention", "conv"], "num_dense_layers": 1, "num_experts": 6,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 32, "routed_scaling_factor": 1.5,
+}  # fmt: skip
+_GEMMA4_MOE = {
+    "enable_moe_block": True, "num_experts": 4, "top_k_experts": 3, "moe_intermediate_size": 32,
+    "intermediate_size": 256,
+}  # fmt: skip
+_MINISTRAL3 = {
+    "rope_type": "yarn", "rope_theta": 10000.0, "factor": 8.0, "original_max_position_embeddings": 16,
+    "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.4, "beta_fast": 32.0, "beta_slow": 1.0,
+}  # fmt: skip
 GRANITE = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 6.0
 }  # fmt: skip
@@ -70,11 +85,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", {"sliding_window": 8, "sliding_window_pattern": 2, "query_pre_attn_scalar": 24}),
     "gemma4": ("gemma4_text", _GEMMA4),
     "gemma4-dense": ("gemma4_text", _GEMMA4 | _DENSE),
+    "gemma4-moe": ("gemma4_text", _GEMMA4 | _DENSE | _GEMMA4_MOE),
     "phi3": ("phi3", {"sliding_window": 8, "resid_pdrop": 0.0}),
     "lfm2": ("lfm2", {"layer_types": ["conv", "full_attention", "conv"], "block_multiple_of": 32, "conv_bias": True}),
+    "lfm2-moe": ("lfm2_moe", _LFM2_MOE),
+    "ministral3": ("ministral3", {"rope_parameters": _MINISTRAL3}),
     "gpt-oss": ("gpt_oss", _GPT_OSS),
     "gpt-oss-mxfp4": ("gpt_oss", _GPT_OSS),
     "qwen3.5": ("qwen3_5_text", _DELTA),
+    "qwen3.5-moe": ("qwen3_5_moe_text", _DELTA | _DELTA_MOE),
     "granite": ("granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}),
     "granite-hybrid": ("granitemoehybrid", GRANITE_HYBRID),
     "granite-4-dense": (

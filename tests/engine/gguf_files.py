@@ -36,6 +36,8 @@ _YARN = _GPT_OSS["rope_parameters"] | {"truncate": False, "beta_fast": 32.0, "be
 _UNSCALED = {"rope_type": "default", "rope_theta": 150000.0}
 _EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 _CONV = {"layer_types": ["conv", "full_attention", "conv"], "block_auto_adjust_ff_dim": False, "conv_L_cache": 3}
+_LFM2_MOE = FAMILIES["lfm2-moe"][1] | {"conv_L_cache": 3, "routed_scaling_factor": 1.0}
+_GEMMA4_MOE = FAMILIES["gemma4-moe"][1] | {"use_double_wide_mlp": False, "vocab_size_per_layer_input": 262_144}
 _GEMMA3 = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6}
 _PHI3 = {"resid_pdrop": 0.0, "sliding_window": 64}
 _GRANITE_HYBRID = GRANITE_HYBRID | {"mamba_chunk_size": 256, "tie_word_embeddings": True}
@@ -50,8 +52,11 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "gemma2": ("gemma2", "gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
     "gemma3": ("gemma3", "gemma3_text", {**_GEMMA3, "query_pre_attn_scalar": 16, "tie_word_embeddings": True}),
     "gemma4": ("gemma4", *FAMILIES["gemma4"]),
+    "gemma4-moe": ("gemma4", "gemma4_text", _GEMMA4_MOE),
+    "mistral3": ("mistral3", *FAMILIES["ministral3"]),
     "phi3": ("phi3", "phi3", {**_PHI3, "rope_parameters": FAMILIES["phi3-long"][1]["rope_parameters"]}),
     "lfm2": ("lfm2", "lfm2", {**_CONV, "tie_word_embeddings": True}),
+    "lfm2moe": ("lfm2moe", "lfm2_moe", {**_LFM2_MOE, "tie_word_embeddings": True}),
     "granite": ("granite", "granite", GRANITE),
     "granitehybrid": ("granitehybrid", "granitemoehybrid", _GRANITE_HYBRID),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
@@ -151,7 +156,7 @@ def _metadata(architecture: str, config: Any) -> dict[str, Any]:
         "embedding_length": config.hidden_size,
         "feed_forward_length": config.intermediate_size,
         "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": config.num_key_value_heads,
+        "attention.head_count_kv": _key_heads(config),
         "attention.key_length": size,
         "attention.value_length": size,
         "attention.layer_norm_rms_epsilon": getattr(config, "norm_eps", None) or getattr(config, "rms_norm_eps", 1e-5),
@@ -167,11 +172,22 @@ def _metadata(architecture: str, config: Any) -> dict[str, Any]:
             "rope.scaling.yarn_beta_fast": rope.get("beta_fast", 32.0),
             "rope.scaling.yarn_beta_slow": rope.get("beta_slow", 1.0),
         }
+    if "mscale_all_dim" in rope:
+        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
+        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
     if rope["rope_type"] == "longrope":
         found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
     if getattr(config, "sliding_window", None):
         found["attention.sliding_window"] = config.sliding_window
     return found | _special(architecture, config)
+
+
+def _key_heads(config: Any) -> int | list[int]:
+    """Key heads, of each layer if those with full attention have another number."""
+    if config.model_type != "gemma4_text":
+        return int(config.num_key_value_heads)
+    each = [layer.num_key_value_heads for layer in config.per_layer_config]
+    return each if len(set(each)) > 1 else int(each[0])
 
 
 def _head_size(config: Any, kind: str) -> int:
@@ -183,10 +199,10 @@ def _head_size(config: Any, kind: str) -> int:
 
 def _special(architecture: str, config: Any) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if architecture in ("qwen3moe", "qwen35moe", "gpt-oss"):
+    if getattr(config, "num_experts", 0):
         found = {
             "expert_count": config.num_experts,
-            "expert_used_count": config.num_experts_per_tok,
+            "expert_used_count": getattr(config, "top_k_experts", None) or config.num_experts_per_tok,
             "expert_feed_forward_length": getattr(config, "moe_intermediate_size", config.intermediate_size),
         }
     if architecture.startswith("qwen35"):
@@ -201,9 +217,11 @@ def _special(architecture: str, config: Any) -> dict[str, Any]:
         }
     if architecture == "qwen35moe":
         found["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
-    if architecture == "lfm2":
+    if architecture.startswith("lfm2"):
         heads = [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types]
-        found = {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
+        found |= {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
+    if architecture == "lfm2moe":
+        found |= {"leading_dense_block_count": config.num_dense_layers, "expert_gating_func": 2}
     if architecture.startswith("gemma"):
         for key in ("attn_logit_softcapping", "final_logit_softcapping"):
             if getattr(config, key, None):
@@ -283,9 +301,11 @@ def _tensors(architecture: str, config: Any, state: dict[str, Tensor], layers: i
         if name.startswith("nextn."):
             yield f"blk.{layers - 1}.{name}.weight", changed
             continue
-        spelled = name.replace(".dt_bias", ".dt_proj.bias")
+        spelled = name.replace(".dt_bias", ".dt_proj.bias").replace(".expert_bias", ".expert_bias.bias")
+        spelled = spelled.replace("router.scale", "router.proj.scale")
+        spelled = spelled.replace("router.per_expert_scale", "experts.down_proj.scale")
         spelled += ".weight" if name.endswith(("layer_scalar", "sinks")) else ""
-        found = names.get_name(spelled, try_suffixes=(".weight", ".bias"))
+        found = names.get_name(spelled, try_suffixes=(".weight", ".bias", ".scale"))
         assert found, name
         yield found, changed
     rope = config.rope_parameters
@@ -320,7 +340,7 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
             )
             for part, values in parts.items():
                 yield f"{stem}.{part}.{kind}", values
-        elif last == "down_proj":
+        elif last == "down_proj" or architecture == "gemma4":  # whose gate and up stay in one tensor
             yield f"{name}.weight", weight
         else:
             for part, values in zip(("gate_proj", "up_proj"), weight.chunk(2, dim=1), strict=True):
@@ -329,7 +349,7 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
 
 def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tensor:
     """A tensor as the converter writes it."""
-    if architecture in ("llama", "granite", "granitehybrid") and ("q_proj" in name or "k_proj" in name):
+    if architecture in ("llama", "mistral3", "granite", "granitehybrid") and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         return weight.view(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
@@ -342,7 +362,7 @@ def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tenso
         elif "conv1d" in name:
             weight = weight.squeeze()
         return -torch.exp(weight) if name.endswith(".A_log") else weight
-    if architecture == "lfm2" and "conv.conv" in name:
+    if architecture.startswith("lfm2") and "conv.conv" in name:
         return weight.squeeze(1)
     if not architecture.startswith("qwen35"):
         return weight

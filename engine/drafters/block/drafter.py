@@ -8,11 +8,14 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_growth import EDGES, EXPECTED, GRADES, LEAST
+from specchat.engine.drafters.block.packed import can_be_packed
+from specchat.engine.drafters.block.packed_drafter import PackedBlockDrafter
 from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.block.steps import BlockSteps, ContextCache
 from specchat.engine.drafters.build_context import BuildContext
@@ -141,6 +144,9 @@ def worthwhile(buckets: Sequence[int], budget: Budget) -> int:
     return len(buckets)
 
 
-def build(context: BuildContext, name: str) -> BlockDrafter:  # noqa: ARG001
-    """The drafter for an engine."""
-    return BlockDrafter(context.parts["block"], context.target)
+def build(context: BuildContext, name: str) -> Drafter:  # noqa: ARG001
+    """The drafter for an engine: on the packed kernels where target and network fit, else on tensors."""
+    loaded, target = context.parts["block"], context.target
+    if isinstance(target, PackedBackend) and can_be_packed(loaded.network):
+        return PackedBlockDrafter(loaded, target)
+    return BlockDrafter(loaded, target)

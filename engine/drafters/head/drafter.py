@@ -298,12 +298,12 @@ def recipe_of(layer: PackedLayer, support: Support, memory: HeadMemory) -> Recip
             HeadDrafter.name,
             layer.drafter,
             first=1,
-            deepest=layer.deepest,
+            deepest=min(layer.deepest, LONGEST),
             support=support,
             take_unread=memory.take_unread,
             has_read=memory.has_read,
             width=layer.tapped_width,
-            take_states=layer.take_states,
+            take_states=layer.unread.take,
         )
     )
 

@@ -11,7 +11,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.backends.packed_runner import RoundStates
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -19,6 +18,7 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
+from specchat.engine.drafters.head.unread_states import UnreadStates
 from specchat.engine.kernels.decoder import TokenLayout
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
@@ -27,11 +27,8 @@ from specchat.engine.kernels.layer_weights import LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.kernels.round import TargetStates
 
 _CPU = torch.device("cpu")
-_MOST_UNFUSED = 64
-"""Tokens whose hidden states are kept until they are needed: rounds that do not draft need not wait for the head."""
 _TIMED = 3
 """Steps that are timed to know what one takes."""
 _SCORED = 6
@@ -63,15 +60,14 @@ class PackedLayer(HeadLayer):
         window: int = WINDOW,
     ) -> None:
         self._head = _packed(head, scores, embedding, pool.width * BLOCK, window)
+        self.unread = UnreadStates(self._head)
+        """Hidden states of the target that the layer has not read yet."""
         self._shape = head.shape
         self._tables = pool.tables
         self.allocate(pool.blocks)
         super().__init__([self.states], pool, window)
         self._rows = ()
         self.column_bytes += 2 * head.shape.key_heads * head.shape.head_size * self._keys.element_size()
-        self._read: list[TargetStates] = []
-        """Hidden states of the target that the layer has not read yet."""
-        self._unfused = 0
         self.scores: Scores
         """Output of the last step."""
 
@@ -129,25 +125,11 @@ class PackedLayer(HeadLayer):
         lengths: Sequence[int] | None = None,
     ) -> None:
         """Keep the states of the tokens that are wanted; states of a prompt are computed when they are needed."""
-        if isinstance(tapped, RoundStates):
-            self._head.absorb(tapped.rows)
-            return
-        counts = [len(part) for part in tapped] if lengths is None else lengths
-        for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
-            self._read.append(TargetStates(slot, start, part, count))
-            self._unfused += count
-        if self._unfused >= _MOST_UNFUSED:
-            self.flush()
+        self.unread.absorb(slots, starts, tapped, lengths)
 
     def flush(self) -> None:
         """Make the states of what the target has read since the last time."""
-        if states := self.take_states():
-            self._head.write_states(states, torch.get_num_threads())
-
-    def take_states(self) -> Sequence[TargetStates]:
-        """Hidden states of the target that have not been read; from then on they count as read."""
-        states, self._read, self._unfused = self._read, [], 0
-        return states
+        self.unread.flush()
 
     def read(self, rows: Rows, tokens: Tensor) -> Tensor:
         """Read the last places of all rows, of each as many as it has."""

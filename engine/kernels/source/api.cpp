@@ -1,10 +1,12 @@
 #include "api.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 #include <string>
 
 #include "activations.h"
+#include "block.h"
 #include "decoder.h"
 #include "draft_model.h"
 #include "head.h"
@@ -78,7 +80,7 @@ struct sk_decoder {
 };
 
 struct sk_head {
-    sk::Head head;
+    std::unique_ptr<sk::StateDrafter> drafter;
 };
 
 int32_t sk_abi(void) { return SK_ABI; }
@@ -213,39 +215,39 @@ int32_t sk_rounds_run(sk_decoder* decoder, sk_drafter* drafter, sk_round* rounds
 }
 
 sk_head* sk_head_new(const sk_head_model* model) {
-    return made([&] { return new sk_head{sk::Head(*model)}; });
+    return made([&] { return new sk_head{std::make_unique<sk::Head>(*model)}; });
+}
+
+sk_head* sk_block_new(const sk_block_model* model) {
+    return made([&] { return new sk_head{std::make_unique<sk::Block>(*model)}; });
 }
 
 void sk_head_free(sk_head* head) { delete head; }
 
-int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache) {
+int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* caches) {
     return guarded([&]() -> std::string {
-        head->head.attach(*tables, states, *cache);
+        head->drafter->attach(*tables, states, caches);
         return "";
     });
 }
 
 int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads) {
     return guarded([&]() -> std::string {
-        std::string fault = head->head.fault(count, read);
-        if (fault.empty()) head->head.absorb(count, read, threads);
+        std::string fault = head->drafter->fault(count, read);
+        if (fault.empty()) head->drafter->absorb(count, read, threads);
         return fault;
     });
 }
 
 int32_t sk_head_absorb_round(sk_head* head, const sk_round* round) {
-    return guarded([&] { return head->head.absorb(*round); });
+    return guarded([&] { return head->drafter->absorb(*round); });
 }
 
 int32_t sk_head_run(sk_head* head, const sk_head_step* step) {
-    return guarded([&]() -> std::string {
-        std::string fault = head->head.fault(*step);
-        if (fault.empty()) head->head.run(*step);
-        return fault;
-    });
+    return guarded([&] { return head->drafter->run(*step); });
 }
 
-sk_drafter* sk_head_drafter(sk_head* head) { return &head->head; }
+sk_drafter* sk_head_drafter(sk_head* head) { return head->drafter.get(); }
 
 int32_t sk_grow(sk_drafter* drafter, sk_growing* growing) {
     return guarded([&] { return sk::grow(trees_of(drafter), *growing); });

@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 25
+#define SK_ABI 26
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -61,7 +61,7 @@ struct sk_layer {
     int32_t window;  // sliding window: positions that a token sees, itself included; 0 for all
     int32_t rope;    // index of its rotary table
     int32_t mixer;   // sk_mixer
-    int32_t reserved;
+    int32_t sees_later;  // whether a token sees the later tokens of its slot in the pass too, which are a chain then
     const float *convolution, *convolution_bias;  // [taps, channels], the oldest input first; [channels]
     // [experts, hidden] of a mixture of experts, whose gate, up and down hold the matrices of its experts one after the other;
     // without rows for a dense MLP.
@@ -81,11 +81,20 @@ struct sk_layer {
     const float* delta_norm;  // [value size], of every head of a delta net, before the gate; of a state space model
                               // [value heads · value size], of every group, after the gate
     const float* skip;        // [value heads] of a state space model: factor on its values in the output
+    // Of a mixture, an expert that all tokens use besides the chosen ones, without rows for none, and [1, hidden], whose
+    // output's sigmoid is its weight, without rows for 1.
+    sk_matrix shared_gate, shared_up, shared_down, shared_router;
+    const float *router_norm, *shared_norm;  // [hidden], norms of what the router and the shared expert read in the place of
+                                             // `mlp_norm`; null for that
+    const float *experts_out_norm, *shared_out_norm;  // [hidden], of the outputs of the chosen experts and the shared one; both
+                                                      // are added before `mlp_out_norm`
+    const float *choice_bias, *expert_scale;  // [experts], added to the scores that experts are chosen by; factor on weights
 };
 
 struct sk_rope {
     const float *cosines, *sines;  // [positions, pairs]; dimensions d and d + pairs are a pair
     int32_t positions, pairs;
+    const float* query_scales;  // [positions], factor on queries; null for 1
 };
 
 struct sk_model {
@@ -96,6 +105,8 @@ struct sk_model {
     float embedding_scale, residual_scale, logit_scale;  // factors on embeddings, on what a layer adds, and on logits
     int32_t experts, experts_per_token, expert_size;  // of mixtures of experts; 0 without experts
     int32_t normalise_experts;  // whether the weights of a token's experts add up to 1
+    int32_t sigmoid_experts;    // whether the router's scores are sigmoids of its outputs, else their softmax
+    float routed_scale;         // factor on the weights of the chosen experts
     sk_matrix embedding, output;
     const float* final_norm;
     const sk_layer* layers;
@@ -164,6 +175,24 @@ struct sk_head_step {
     sk_batch batch;
     const int32_t* sources;  // [tokens], the judged token of the previous step whose output is read; -1 for the state
                              // stored in the slot at the token's column
+};
+
+// A block drafter (DFlash, DSpark): one pass over a row's last token and `size` - 1 masks, which see each other and, in
+// the cache of the draft, keys and values of norm(fuse · the target's hidden states) at all tokens before. `layers` has the
+// target's embedding and output layer. The rows of the block from `first` on score the tokens of a draft.
+struct sk_block_model {
+    sk_model layers;
+    sk_matrix fuse;
+    const float* fuse_norm;  // [hidden]
+    // Bias of the logits by the token before: bias · a row of `previous`, [vocabulary, rank] and [target vocabulary, rank];
+    // without rows for none.
+    sk_matrix bias, previous;
+    // [hidden], and [rank] of the row of `previous`: weights of the logit that the likeliest token is accepted; null where
+    // its probability says that.
+    const float *confidence, *confidence_previous;
+    float confidence_bias;
+    int32_t tap_count, size, first;
+    int64_t mask;
 };
 
 // Hidden states of the target for some tokens of a slot.
@@ -343,8 +372,9 @@ SK_EXPORT int32_t sk_rounds_run(sk_decoder* decoder, sk_drafter* drafter, sk_rou
 SK_EXPORT sk_drafter* sk_decoder_drafter(sk_decoder* decoder);  // lives as long as the decoder
 SK_EXPORT sk_head* sk_head_new(const sk_head_model* model);
 SK_EXPORT void sk_head_free(sk_head* head);
-// float32 [blocks, 32, hidden] of states, owned by the caller, and the cache of its layer
-SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* cache);
+SK_EXPORT sk_head* sk_block_new(const sk_block_model* model);  // a head that takes no single steps
+// float32 [blocks, 32, hidden] of states, owned by the caller, null for a block drafter; and the caches of its layers
+SK_EXPORT int32_t sk_head_attach(sk_head* head, const sk_tables* tables, float* states, const sk_cache* caches);
 // Computes and stores the head's states from hidden states of the target.
 SK_EXPORT int32_t sk_head_absorb(sk_head* head, int64_t count, const sk_read* read, int32_t threads);
 // The same of each row's last token and its accepted tokens, once all rows of the round have been judged.

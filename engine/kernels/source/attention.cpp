@@ -67,10 +67,11 @@ void Decoder::norm_and_rotate(const sk_layer& layer, const float* head_norm, int
 }
 
 void Decoder::finish_query(const sk_layer& layer, int32_t, const sk_batch& batch, int64_t head) {
+    const float* scales = ropes_[size_t(layer.rope)].query_scales;
     for (int64_t t = 0; t < tokens_; t++) {
         float* query = queries_.get() + t * layer.query.rows + head * layer.head_size;
         norm_and_rotate(layer, layer.query_norm, batch.positions[t], query);
-        kernels_->scale(query, layer.head_size, model_.attention_scale);
+        kernels_->scale(query, layer.head_size, model_.attention_scale * (scales ? scales[batch.positions[t]] : 1.0f));
     }
 }
 
@@ -169,9 +170,10 @@ Attention Decoder::attention_of(const sk_layer& layer, const sk_batch& batch, co
     task.own_first = row.own_first;
     task.own_count = row.own_last - row.own_first + 1;
     task.positions = batch.positions;
+    task.lasts = layer.sees_later ? lasts_.data() : batch.positions;
     task.columns = batch.columns;
     task.prefixes = batch.prefixes;
-    task.placed = placed_.data();
+    task.placed = layer.sees_later ? ends_.data() : placed_.data();
     task.ancestor_offsets = batch.ancestor_offsets;
     task.ancestors = batch.ancestors;
     task.sinks = layer.sinks ? layer.sinks + key_head * heads : nullptr;

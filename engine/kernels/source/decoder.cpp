@@ -42,6 +42,7 @@ Decoder::Decoder(const sk_model& model)
         head_size_ = std::max<int64_t>(head_size_, layer.head_size);
         if (layer.mixer == SK_ATTENTION) key_heads_ = std::min<int64_t>(key_heads_, layer.key_heads);
         if (layer.source == i) caching_layers_ = i + 1;
+        sees_later_ |= layer.sees_later != 0;
     }
     int64_t bytes = 0;
     for (const sk_matrix* each : all) bytes += matrix_bytes(*each);
@@ -55,9 +56,7 @@ void Decoder::attach(const sk_tables& tables, const sk_cache* layers) {
 
 void Decoder::pass(const sk_batch& batch) {
     if (batch.tokens == 0) return;
-    pool_.start(batch.threads);
-    kernels_ = &kernels();
-    tokens_ = batch.tokens;
+    start(batch);
     plan(batch);
     embed(batch);
     tap(batch, 0, states_.get());
@@ -70,6 +69,30 @@ void Decoder::pass(const sk_batch& batch) {
     if (lengths_)
         for (const Row& row : rows_) lengths_[batch.slots[row.first]] = commits_[batch.slots[row.first]];
     judge(batch);
+}
+
+void Decoder::start(const sk_batch& batch) {
+    pool_.start(batch.threads);
+    kernels_ = &kernels();
+    tokens_ = batch.tokens;
+}
+
+void Decoder::write_keys(const sk_batch& batch) {
+    if (batch.tokens == 0) return;
+    start(batch);
+    plan_rows(batch);
+    keys_new_.reserve(tokens_ * key_width_);
+    values_new_.reserve(tokens_ * key_width_);
+    normed_.reserve(tokens_, model_.hidden);
+    each_token(pool_, tokens_, [&](int64_t t) {
+        memcpy(normed_.token(t), batch.entered + t * model_.hidden, size_t(model_.hidden) * sizeof(float));
+        normed_.quantize(*kernels_, t);
+    });
+    for (int32_t i = 0; i < model_.layer_count; i++) {
+        sk_layer keys = layers_[size_t(i)];
+        keys.query.rows = keys.mixer_gate.rows = 0;
+        project(keys, i, batch);
+    }
 }
 
 // Layers that have to be computed: layers after the last cache are for logits and taps only.
@@ -93,14 +116,7 @@ void Decoder::embed(const sk_batch& batch) {
 }
 
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
-    const bool codes = wants_codes(layer.query) || wants_codes(layer.key) || wants_codes(layer.value) ||
-                       wants_codes(layer.mixer_gate);
-    prefetch_all(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
-    each_token(pool_, tokens_, [&](int64_t t) {
-        kernels_->norm(states_.get() + t * model_.hidden, layer.attention_norm, epsilon_, model_.hidden,
-                       normed_.token(t));
-        if (codes) normed_.quantize(*kernels_, t);
-    });
+    enter(layer.attention_norm, {&layer.query, &layer.key, &layer.value, &layer.mixer_gate}, normed_);
     project(layer, index, batch);
     switch (layer.mixer) {
         case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
@@ -135,20 +151,20 @@ void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const A
     });
 }
 
-// The input of the MLP.
-void Decoder::enter_mlp(const sk_layer& layer) {
-    const bool codes = wants_codes(layer.gate) || wants_codes(layer.up) || wants_codes(layer.router);
+// The normalised states, for matrices that read them.
+void Decoder::enter(const float* norm, std::initializer_list<const sk_matrix*> readers, Activations& to) {
+    const bool codes = std::any_of(readers.begin(), readers.end(), [](const sk_matrix* each) { return wants_codes(*each); });
     prefetch_all(states_.get(), std::min(tokens_, kFewTokens) * model_.hidden * int64_t(sizeof(float)));
+    to.reserve(tokens_, model_.hidden);
     each_token(pool_, tokens_, [&](int64_t t) {
-        kernels_->norm(states_.get() + t * model_.hidden, layer.mlp_norm, epsilon_, model_.hidden,
-                       normed_.token(t));
-        if (codes) normed_.quantize(*kernels_, t);
+        kernels_->norm(states_.get() + t * model_.hidden, norm, epsilon_, model_.hidden, to.token(t));
+        if (codes) to.quantize(*kernels_, t);
     });
 }
 
 // A piece makes whole groups of the next layer's input, so that it can quantise them at once. It reads the weights of
 // as many groups in a row as the scratch memory allows: processors prefetch long runs better.
-void Decoder::gate_groups(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch,
+void Decoder::gate_groups(const GatedMlp& mlp, const Inputs& inputs, const GatePiece& piece, float* scratch,
                           Activations& out) {
     const int64_t begin = piece.expert * panels(piece.size), end_panel = begin + panels(piece.size);
     const int64_t run = std::max<int64_t>(1, kMlpTokens / (piece.to - piece.from));
@@ -158,24 +174,25 @@ void Decoder::gate_groups(const sk_layer& layer, const Inputs& inputs, const Gat
         for (int64_t t = piece.from; t < piece.to; t += kMlpTokens) {
             const int64_t end = std::min(piece.to, t + kMlpTokens);
             float *gates = scratch, *up = gates + (end - t) * stride;
-            kernels_->linear(layer.gate, inputs, first, last, t, end, layer.gate_bias, false, gates, stride);
-            kernels_->linear(layer.up, inputs, first, last, t, end, layer.up_bias, false, up, stride);
+            kernels_->linear(mlp.gate, inputs, first, last, t, end, mlp.gate_bias, false, gates, stride);
+            kernels_->linear(mlp.up, inputs, first, last, t, end, mlp.up_bias, false, up, stride);
             for (int64_t k = t; k < end; k++) {
                 kernels_->gate(model_.activation, gates + (k - t) * stride, up + (k - t) * stride,
                                std::min(stride, piece.size - g * kGroup), out.token(k) + g * kGroup);
-                if (wants_codes(layer.down)) out.quantize(*kernels_, k, g * kGroup, end_group * kGroup);
+                if (wants_codes(mlp.down)) out.quantize(*kernels_, k, g * kGroup, end_group * kGroup);
             }
         }
     }
 }
 
 void Decoder::mlp(const sk_layer& layer) {
-    enter_mlp(layer);
+    enter(layer.mlp_norm, {&layer.gate, &layer.up}, normed_);
     const Inputs inputs = normed_.inputs();
+    const GatedMlp mlp{layer.gate, layer.up, layer.down, layer.gate_bias, layer.up_bias};
     const int64_t size = layer.gate.rows;
     hidden_.reserve(tokens_, size);
     each_panels(pool_, (size + kGroup - 1) / kGroup, [&](int64_t first, int64_t last, int thread) {
-        gate_groups(layer, inputs, {0, size, first, last, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
+        gate_groups(mlp, inputs, {0, size, first, last, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
     });
     add_projection(layer.down, layer.down_bias, hidden_, layer.mlp_out_norm);
 }
@@ -202,6 +219,7 @@ void Decoder::judge(const sk_batch& batch) {
         tap(batch, model_.layer_count, normed_.token(0));
     }
     if (batch.judged_count == 0) return;
+    judged_.reserve(batch.judged_count, model_.hidden);
     each_token(pool_, batch.judged_count, [&](int64_t i) {
         kernels_->norm(states_.get() + batch.judged[i] * model_.hidden, model_.final_norm, epsilon_,
                        model_.hidden, judged_.token(i));

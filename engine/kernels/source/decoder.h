@@ -2,6 +2,7 @@
 #pragma once
 #include <stdint.h>
 
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,12 @@ struct CacheRun {
     int64_t first, count, block;
 };
 
+// down · (activation(gate · x) · (up · x)) of a layer, or of all experts of a mixture.
+struct GatedMlp {
+    const sk_matrix &gate, &up, &down;
+    const float *gate_bias, *up_bias;
+};
+
 // Groups of 32 columns of a dense MLP, or of one of its experts, for tokens `from` to `to` - 1.
 struct GatePiece {
     int64_t expert, size, first, last, from, to;
@@ -62,6 +69,8 @@ struct Routing {
     std::vector<Run> runs;
     std::vector<int64_t> starts;   // [experts + 1], first row of each
     Buffer<float> scores, out;     // [tokens, experts], [rows, hidden]
+    Buffer<float> shared_scores;   // [tokens], of the shared expert
+    Activations asked, shared;     // [tokens, hidden], what router and shared expert read, if they have norms of their own
     Activations in, hidden;        // [rows, hidden], [rows, expert_size]
 };
 
@@ -81,18 +90,25 @@ class Decoder {
     // Runs a batch without a fault. The caller holds the pool's mutex: one pass at a time in a process.
     void pass(const sk_batch& batch);
 
+    // Writes the keys and values that all layers have of `entered`, as they are, and nothing else.
+    void write_keys(const sk_batch& batch);
+
     // Copies columns of a slot (`sk_decoder_move`); what is wrong, or nothing.
     std::string move(int32_t slot, const int32_t* sources, int64_t count, int32_t target);
 
     const sk_model& model() const { return model_; }
 
-    // What the output layer has read of judged token i in the last pass, [hidden].
+    // Scores tokens of the last pass that it has not judged.
+    void judge(const sk_batch& batch);
+
+    // What the output layer has read of judged token i, [hidden].
     const float* judged(int64_t i) { return judged_.token(i); }
 
    private:
+    void start(const sk_batch& batch);
     void plan(const sk_batch& batch);
     void plan_rows(const sk_batch& batch);
-    void plan_attention(const sk_batch& batch);
+    void plan_attention();
     int64_t pieces_wanted() const;
     void divide(size_t first, size_t last, int64_t block);
     bool shares(const Row& a, const Row& b, int64_t block) const;
@@ -123,16 +139,16 @@ class Decoder {
     void mlp(const sk_layer& layer);
     void add_input(const sk_layer& layer, int32_t index);
     void enter_plainly(const sk_matrix& matrix);
-    void enter_mlp(const sk_layer& layer);
-    void gate_groups(const sk_layer& layer, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
+    void enter(const float* norm, std::initializer_list<const sk_matrix*> readers, Activations& to);
+    void gate_groups(const GatedMlp& mlp, const Inputs& inputs, const GatePiece& piece, float* scratch, Activations& out);
     void experts(const sk_layer& layer);
     void route(const sk_layer& layer);
+    void choose(const sk_layer& layer, float* scores, int32_t* places, float* weights);
     void sort_by_expert();
     void run_experts(const sk_layer& layer);
     void add_experts(const sk_layer& layer);
     void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
-    void judge(const sk_batch& batch);
     void score(const sk_batch& batch);
     void score_clusters(const sk_batch& batch);
     void choose_clusters(int64_t count);
@@ -151,6 +167,7 @@ class Decoder {
     int64_t query_width_ = 0, key_width_ = 0, gate_width_ = 0;  // most outputs of a layer's `query`, `key` and `mixer_gate`
     int64_t head_size_ = 0, key_heads_ = 0;  // the largest; the fewest of a layer with attention
     int32_t caching_layers_ = 0;             // layers up to the last one with a cache
+    bool sees_later_ = false;                // whether some layer does
     // Of recurrent layers: channels of the convolution, floats of keys and of values of all heads, and of an update.
     int64_t channels_ = 0, delta_keys_ = 0, delta_values_ = 0, update_ = 0;
     std::vector<float> zeros_, units_;
@@ -162,6 +179,7 @@ class Decoder {
     std::vector<CacheRun> runs_;
     std::vector<int32_t> order_;  // tokens row by row
     std::vector<int32_t> placed_, states_count_;  // of each token: as `Attention` has it; states to be merged
+    std::vector<int32_t> lasts_, ends_;           // of each token: last position of its row, and the one after it
     std::vector<AttentionPiece> pieces_;
     bool share_ = false, split_ = false;  // whether pieces are made for several rows, and for single blocks
     int64_t most_own_ = 0, most_states_ = 0;

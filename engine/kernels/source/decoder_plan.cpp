@@ -83,6 +83,13 @@ void Decoder::plan_rows(const sk_batch& batch) {
         if (begins || block != runs_.back().block) runs_.push_back({t, 0, block});
         runs_.back().count++;
     }
+    lasts_.assign(batch.positions, batch.positions + tokens_);
+    ends_.resize(size_t(tokens_));
+    for (const Row& row : rows_)
+        for (int64_t t = row.first; t < row.first + row.count; t++) {
+            if (sees_later_) lasts_[size_t(t)] = int32_t(row.end) - 1;
+            ends_[size_t(t)] = lasts_[size_t(t)] + 1;
+        }
 }
 
 // Whether a block of keys is in the same place for two rows, and no token sees another column in it.
@@ -92,7 +99,7 @@ bool Decoder::shares(const Row& a, const Row& b, int64_t block) const {
 }
 
 // Pieces of attention. What rows share is read once for all of them ("Cascade Inference", Ye et al. 2024).
-void Decoder::plan_attention(const sk_batch& batch) {
+void Decoder::plan_attention() {
     std::sort(rows_.begin(), rows_.end(), [](const Row& a, const Row& b) {
         return std::lexicographical_compare(a.table, a.table + a.placed * kParts, b.table, b.table + b.placed * kParts);
     });
@@ -117,7 +124,7 @@ void Decoder::plan_attention(const sk_batch& batch) {
     states_count_.resize(size_t(tokens_));
     for (const Row& row : rows_)
         for (int64_t t = row.first; t < row.first + row.count; t++)
-            states_count_[size_t(t)] = int32_t(std::max<int64_t>(1, batch.positions[t] / kKeyBlock + 2 - row.joined));
+            states_count_[size_t(t)] = int32_t(std::max<int64_t>(1, lasts_[size_t(t)] / kKeyBlock + 2 - row.joined));
 }
 
 // Pieces of attention for an even division. Pieces of one row take equally long, so that fewer are enough.
@@ -147,7 +154,7 @@ void Decoder::divide(size_t first, size_t last, int64_t block) {
 // How the pass is divided, and room for everything.
 void Decoder::plan(const sk_batch& batch) {
     plan_rows(batch);
-    plan_attention(batch);
+    plan_attention();
     const int64_t hidden = model_.hidden;
     states_.reserve(tokens_ * hidden);
     branch_.reserve(tokens_ * hidden + kPanel);
@@ -158,7 +165,6 @@ void Decoder::plan(const sk_batch& batch) {
     inputs_.reserve(tokens_ * model_.layer_count * model_.inputs);
     normed_.reserve(tokens_, hidden);
     if (!rings_.empty()) plan_recurrent();
-    judged_.reserve(std::max<int64_t>(batch.judged_count, 1), hidden);
     partial_.reserve(tokens_ * model_.heads * most_states_ * state_size(head_size_));
     while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
     const int64_t attention = attention_scratch(most_own_, head_size_);

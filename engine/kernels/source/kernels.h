@@ -37,6 +37,7 @@ struct Attention {
     int64_t count;
     int64_t own_first, own_count;  // columns of the tokens of the same slot, and of their ancestors
     const int32_t *positions, *columns, *prefixes;
+    const int32_t* lasts;   // of each token: the last position that it sees
     const int32_t* placed;  // of each token: positions before this one are in columns of the same number
     const int32_t *ancestor_offsets, *ancestors;
     const float* sinks;  // of the heads; null for none

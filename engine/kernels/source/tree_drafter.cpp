@@ -62,6 +62,7 @@ std::string TreeDrafter::grow(sk_growing& all) {
         if (!wrong.empty()) break;
         penalise(growths, all);
         find_best(judged, all);
+        correct(all.branches, shares_.get());
         all.steps++;
         draw(growths, all);
         for (Growth& growth : growths) growth.find_promising();

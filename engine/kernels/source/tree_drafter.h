@@ -37,6 +37,10 @@ class TreeDrafter : public sk_drafter {
     // Scores the places of a step that is not wrong; what is wrong, or nothing.
     virtual std::string score(const sk_head_step& step) = 0;
 
+    // Changes the probabilities of the likeliest tokens after the judged places, [judged, branches], where the network knows
+    // better.
+    virtual void correct(int64_t, float*) {}
+
     ThreadPool& pool_ = ThreadPool::instance();
 
    private:

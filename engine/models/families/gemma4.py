@@ -1,11 +1,14 @@
-"""Gemma 4: layers of two sizes, the last of which attend to keys and values of earlier ones."""
+"""Gemma 4: layers of two sizes, the last of which attend to keys and values of earlier ones.
+
+In the 26B-A4B model the MLP of a layer runs next to a mixture of experts, as the expert that all tokens share.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from specchat.engine.kernels.decoder_shape import LayerShape
-from specchat.engine.models.family import Family, Settings, has_tensor, layer_types
+from specchat.engine.models.family import Family, Settings, experts, has_tensor, layer_types
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import TABLE, float32_table, rope_parameters
 
@@ -37,11 +40,19 @@ def _settings(header: GgufHeader) -> Settings:
         "hidden_size_per_layer_input": header.setting("embedding_length_per_layer_input", 0),
         **({"vocab_size_per_layer_input": per_layer.shape[1]} if per_layer else {}),
         "final_logit_softcapping": header.setting("final_logit_softcapping", None),
+        **(_experts(header) if header.setting("expert_count", 0) else {}),
     }
 
 
+def _experts(header: GgufHeader) -> Settings:
+    stated = experts(header)
+    return stated | {"enable_moe_block": True, "top_k_experts": stated.pop("num_experts_per_tok")}
+
+
 def _shape(config: Any, _: Any) -> Settings:
-    return {"attention_scale": 1.0, "embedding_scale": config.hidden_size**0.5}
+    scales = {"attention_scale": 1.0, "embedding_scale": config.hidden_size**0.5}
+    mixture = getattr(config, "enable_moe_block", False)
+    return scales | ({"experts_per_token": config.top_k_experts} if mixture else {})
 
 
 def _layer_shapes(config: Any, network: Any) -> tuple[LayerShape, ...]:
@@ -72,9 +83,15 @@ FAMILIES = (
         assistants=("gemma4_assistant", "gemma4_unified_assistant"),
         architecture="gemma4",
         settings=_settings,
-        unsupported=lambda config: bool(getattr(config, "enable_moe_block", False)),
+        mixture=True,
         shape=_shape,
         layer_shapes=_layer_shapes,
+        names={
+            "mlp.shared_expert.": "mlp.",
+            "mlp.experts.": "experts.",
+            "mlp.gate_proj": "mlp.gate_proj",  # in dense models, which have no `mlp.gate`
+            "mlp.gate": "router.proj",
+        },
         out_norms=True,
         head_norms=True,
         value_norm=True,

@@ -1,4 +1,4 @@
-"""Llama, and Mistral, whose GGUF files state the architecture llama."""
+"""Llama, MiniCPM5 and Mistral, whose GGUF files state the architecture llama; Ministral 3 and Mistral Small 3.1."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from specchat.engine.models.family import Family, Order, Settings, attention_bias, has_tensor, head_size
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.gguf.rope import rope_parameters
 
 
 def llama_settings(header: GgufHeader) -> Settings:
@@ -17,6 +18,18 @@ def llama_settings(header: GgufHeader) -> Settings:
     mlp_bias = any(any(has_tensor(header, f"ffn_{part}.bias")) for part in ("gate", "up", "down"))
     own = {"head_dim": stated or head_size(header), "mlp_bias": mlp_bias, "sliding_window": None}
     return own | attention_bias(header)
+
+
+def _ministral3(header: GgufHeader) -> Settings:
+    """Rotary scaling whose factor on scores llama.cpp states as that of all dimensions, and growing queries."""
+    rope, scaled = rope_parameters(header), header.setting("rope.scaling.yarn_log_multiplier", None)
+    context = header.setting("context_length")
+    grows = {
+        "llama_4_scaling_beta": header.setting("attention.temperature_scale", 0.0),
+        "original_max_position_embeddings": rope.get("original_max_position_embeddings", context),
+    }
+    factors = {} if scaled is None else {"mscale": 1.0, "mscale_all_dim": scaled}
+    return {"head_dim": head_size(header), "sliding_window": None, "rope_parameters": rope | grows | factors}
 
 
 def adjacent_pairs(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order]]:
@@ -43,4 +56,5 @@ FAMILIES = (
         orders=adjacent_pairs,
     ),
     Family(types=("mistral",)),
+    Family(types=("ministral3",), architecture="mistral3", settings=_ministral3, orders=adjacent_pairs),
 )

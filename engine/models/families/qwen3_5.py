@@ -1,4 +1,4 @@
-"""Qwen 3.5 and Qwen3-Next: gated delta nets between layers of gated attention."""
+"""Qwen 3.5 to 3.8 and Qwen3-Next: gated delta nets between layers of gated attention."""
 
 from __future__ import annotations
 
@@ -72,34 +72,33 @@ def _shape(config: Any, _: Any) -> Settings:
     }
 
 
+def _mixture_shape(config: Any, network: Any) -> Settings:
+    return _shape(config, network) | {"intermediate": config.shared_expert_intermediate_size}
+
+
+_DECODER: dict[str, Any] = {
+    "mtp": True,
+    "orders": _orders,
+    "unsupported": lambda config: bool(config.attention_bias),
+    "parts": _parts,
+    "names": {
+        "conv.conv": "linear_attn.conv1d",
+        "conv.in_proj": "linear_attn.in_proj_qkv",
+        "conv.out_proj": "linear_attn.out_proj",
+    },
+    "norm_offset": 1.0,
+    "head_norms": True,
+    "gated_attention": True,
+}
 FAMILIES = (
-    Family(
-        types=("qwen3_5_text", "qwen3_5"),
-        mtp=True,
-        architecture="qwen35",
-        settings=_settings,
-        orders=_orders,
-        unsupported=lambda config: bool(config.attention_bias),
-        parts=_parts,
-        shape=_shape,
-        names={
-            "conv.conv": "linear_attn.conv1d",
-            "conv.in_proj": "linear_attn.in_proj_qkv",
-            "conv.out_proj": "linear_attn.out_proj",
-        },
-        norm_offset=1.0,
-        head_norms=True,
-        gated_attention=True,
-    ),
+    Family(types=("qwen3_5_text", "qwen3_5"), architecture="qwen35", settings=_settings, shape=_shape, **_DECODER),
     Family(
         types=("qwen3_5_moe_text", "qwen3_5_moe"),
-        mtp=True,
         architecture="qwen35moe",
         settings=_mixture,
         mixture=True,
-        orders=_orders,
-        packed=False,
-        norm_offset=1.0,
+        shape=_mixture_shape,
+        **_DECODER,
     ),
     Family(types=("qwen3_next",), mtp=True, packed=False),
 )

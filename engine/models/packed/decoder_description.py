@@ -37,9 +37,11 @@ class Rotary:
     long_frequencies: tuple[float, ...] = ()
     """longrope: frequencies for contexts beyond `original_context`."""
     original_context: int = 0
+    query_growth: float = 0.0
+    """b: queries at position p are multiplied by 1 + b x log(1 + ⌊p / original_context⌋) (Llama 4, Ministral 3)."""
 
-    def table(self, context: int, positions: int) -> tuple[Floats, Floats]:
-        """Cosines and sines [positions, pairs], float32, for texts of up to `context` tokens.
+    def table(self, context: int, positions: int) -> tuple[Floats, ...]:
+        """Cosines, sines [positions, pairs] and any factors of queries, for texts of up to `context` tokens; float32.
 
         longrope has two sets of frequencies. The modelling code chooses by the longest text of a batch; here the
         context decides, so that cached keys stay valid.
@@ -47,8 +49,12 @@ class Rotary:
         import torch
 
         chosen = self.long_frequencies if self.long_frequencies and context > self.original_context else None
-        angles = torch.arange(positions).float()[:, None] * torch.tensor(chosen or self.frequencies)
-        return (angles.cos() * self.scaling).numpy(), (angles.sin() * self.scaling).numpy()
+        places = torch.arange(positions)
+        angles = places.float()[:, None] * torch.tensor(chosen or self.frequencies)
+        tables = [angles.cos() * self.scaling, angles.sin() * self.scaling]
+        if self.query_growth:
+            tables.append(1 + self.query_growth * torch.log(1 + places // self.original_context))
+        return tuple(table.numpy() for table in tables)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +117,14 @@ class DecoderDescription:
         parts = {part: name for part, name in parts.items() if part not in absent} | (
             names.INPUTS if self.inputs else {}
         )
-        if has(self.name(f"model.layers.{layer}.{names.ROUTER}.weight")):
+        if has(self._of_layer(layer, names.ROUTER, ".weight")):
             mixture = {part: name.replace("mlp.", "mlp.experts.") for part, name in mlp.items()}
-            parts = parts | mixture | {"router": names.ROUTER}
-        return {part: self.name(f"model.layers.{layer}.{name}") for part, name in parts.items()}
+            shared = {part: each for part, each in names.SHARED.items() if has(self._of_layer(layer, each, ".weight"))}
+            parts = parts | mixture | {"router": names.ROUTER} | shared
+        return {part: self._of_layer(layer, name) for part, name in parts.items()}
+
+    def _of_layer(self, layer: int, name: str, suffix: str = "") -> str:
+        return self.name(f"model.layers.{layer}.{name}") + suffix
 
     def name(self, name: str) -> str:
         """Name of a weight in transformers' network, from its name in most families."""
@@ -220,9 +230,10 @@ def _shape(
     if mixture:
         fields |= {
             "experts": config.num_experts,
-            "experts_per_token": config.num_experts_per_tok,
+            "experts_per_token": getattr(config, "num_experts_per_tok", 0),
             "expert_size": getattr(config, "moe_intermediate_size", config.intermediate_size),
             "normalise_experts": bool(getattr(config, "norm_topk_prob", True)),
+            "routed_scale": getattr(config, "routed_scaling_factor", 1.0),
         }
     return DecoderShape(**fields | special)
 
@@ -239,9 +250,10 @@ def empty_network(config: PreTrainedConfig) -> Any:
 
 def _rotaries(config: PreTrainedConfig, network: Any) -> tuple[Sequence[str], tuple[Rotary, ...]]:
     """The rotary embeddings of the modelling code, and the layer type of each; a single one is for all layers."""
-    if network.rotary_emb is None:
+    own = next(getattr(network, name) for name in ("rotary_emb", "pos_emb") if hasattr(network, name))
+    if own is None:
         return ["all"], (Rotary((), 1.0),)
-    rotary = type(network.rotary_emb)(config)
+    rotary = type(own)(config)
     types = list(getattr(rotary, "layer_types", [])) if hasattr(rotary, "rope_type") else []
     if isinstance(getattr(rotary, "rope_type", None), dict):
         return types, tuple(_rotary(config, rotary, layer_type) for layer_type in types)
@@ -257,8 +269,9 @@ def _rotary(config: PreTrainedConfig, rotary: Any, layer_type: str | None) -> Ro
         raise OtherFamilyError(f"the quantised kernels do not compute rotary embeddings of type {kind}")
     frequencies = tuple(getattr(rotary, f"{prefix}inv_freq").tolist())
     scaling = float(getattr(rotary, f"{prefix}attention_scaling"))
+    original = config.rope_parameters.get("original_max_position_embeddings", 0)
+    growth = config.rope_parameters.get("llama_4_scaling_beta") or 0.0
     if kind != "longrope":
-        return Rotary(frequencies, scaling)
-    original = config.rope_parameters["original_max_position_embeddings"]
+        return Rotary(frequencies, scaling, (), original, growth)
     long, _ = ROPE_INIT_FUNCTIONS["longrope"](config, None, seq_len=original + 1)
     return Rotary(frequencies, scaling, tuple(long.tolist()), original)

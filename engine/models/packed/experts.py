@@ -18,10 +18,10 @@ from torch import Tensor
 
 from specchat.engine.models.joined_linear import FUSED
 
-_ROWS = {
-    "gate_proj": ("gate_up_proj", slice(0, None, 2)),
-    "up_proj": ("gate_up_proj", slice(1, None, 2)),
-    "down_proj": ("down_proj", slice(None)),
+_PARTS = {
+    "gate_proj": ("gate_up_proj", 0, 2),
+    "up_proj": ("gate_up_proj", 1, 2),
+    "down_proj": ("down_proj", 0, 1),
 }
 _BIAS = "_bias"
 
@@ -39,13 +39,19 @@ def matrices_of(parameter: str) -> list[str]:
     return [f"{stem}.{part}.{suffix}" for part in FUSED.get(last, (last,))]
 
 
-def parameter_of(matrix: str) -> tuple[str, slice]:
-    """Parameter, with rows in turn, of a matrix or bias, and the places of its rows there."""
+def parameter_of(matrix: str) -> tuple[str, int, int]:
+    """Parameter of a matrix or bias, its number among the matrices that share the parameter, and how many they are."""
     stem, part, suffix = matrix.rsplit(".", 2)
-    if part not in _ROWS:
-        return matrix, slice(None)
-    parameter, rows = _ROWS[part]
-    return f"{stem}.{parameter}{_BIAS if suffix == 'bias' else ''}", rows
+    if part not in _PARTS:
+        return matrix, 0, 1
+    parameter, number, parts = _PARTS[part]
+    return f"{stem}.{parameter}{_BIAS if suffix == 'bias' else ''}", number, parts
+
+
+def rows_of_part(rows: int, number: int, parts: int, *, in_turn: bool) -> slice:
+    """Rows of one of `parts` matrices among the rows of an expert."""
+    size = rows // parts
+    return slice(number, None, parts) if in_turn else slice(number * size, (number + 1) * size)
 
 
 def joined(parts: Sequence[Tensor], experts: int, *, in_turn: bool) -> Tensor:

@@ -18,7 +18,7 @@ from specchat.engine.models.family import Order
 from specchat.engine.models.gguf import blocks
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
-from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
+from specchat.engine.models.packed.experts import is_experts, joined, matrices_of, parameter_of, rows_of_part
 from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_order import with_columns
 from specchat.engine.models.packed.names import KERNEL, LAYER_VECTORS, MATRICES, ROUTER
@@ -44,8 +44,18 @@ _MTP_LAYER = (
     *(f"mlp.shared_expert{part}" for part in ("_gate", ".gate_proj", ".up_proj", ".down_proj")),
 )
 """Weights of any layer that it may have, besides experts."""
-_WITHOUT_SUFFIX = (LAYER_VECTORS["sinks"], LAYER_VECTORS["scale"])
-"""Ends of names that lack the suffix of llama.cpp's."""
+_SPELLED = {
+    LAYER_VECTORS["sinks"]: "self_attn.sinks.weight",
+    LAYER_VECTORS["scale"]: "layer_scalar.weight",
+    ".dt_bias": ".dt_proj.bias",
+    ".expert_bias": ".expert_bias.bias",
+    LAYER_VECTORS["router_norm"]: "router.proj.scale",
+    LAYER_VECTORS["expert_scale"]: "experts.down_proj.scale",
+}
+"""Ends of names to those that llama.cpp's converter gives to gguf's map of names."""
+_SUFFIXES = (".weight", ".bias", ".scale")
+_JOINED = "ffn_gate_up_exps.weight"
+"""End of llama.cpp's name of gate and up of all experts in one tensor."""
 _VECTORS = (KERNEL, ".conv1d.", ".A_log", ".D", "mamba.norm")
 """Parts of the names of vectors that files may have in two dimensions."""
 _CHUNK = 1 << 24
@@ -143,14 +153,14 @@ class GgufSource:
         if cut:
             return self.matrix(cut[0]).rows(cut[1])
         columns = self._order(self._columns, name)
-        arrays = blocks.read_matrix(self.header, self._tensor(name), self._order(self._rows, name))
+        arrays = blocks.read_matrix(self.header, self._tensor(name), self._row_order(name))
         if isinstance(columns, slice):
             return arrays
         return with_columns(arrays, columns) or quantize(self.values(name, torch.float32), "q8")
 
     def vector(self, name: str) -> Floats:
         """A weight kept as a vector, flat. Where the modelling code multiplies by 1 + w, llama.cpp stores that."""
-        tensor, order = self._tensor(name), self._order(self._rows, name)
+        tensor, order = self._tensor(name), self._row_order(name)
         values = blocks.read_vector(self.header, tensor)
         if not isinstance(order, slice):
             values = values.reshape(len(order), -1)[order].ravel()
@@ -170,9 +180,9 @@ class GgufSource:
             made = torch.from_numpy(self.vector(name)).to(dtype)
         else:
             rows, width = tensor.elements // tensor.shape[0], tensor.shape[0]
-            order = np.arange(rows)[self._order(self._rows, name)]
-            made = torch.empty(rows, width, dtype=dtype)
-            for start in range(0, rows, step := max(_CHUNK // width, 1)):
+            order = np.arange(rows)[self._row_order(name)]
+            made = torch.empty(len(order), width, dtype=dtype)
+            for start in range(0, len(order), step := max(_CHUNK // width, 1)):
                 part = blocks.dequantized_rows(self.header, tensor, order[start : start + step])
                 made[start : start + step] = torch.from_numpy(part[:, columns])
         if not is_finite(made):
@@ -199,7 +209,7 @@ class GgufSource:
         if _is_vector(tensor, name):
             return torch.from_numpy(self.vector(name)[places])
         rows, columns = np.divmod(places, tensor.shape[0])
-        row_order, column_order = self._order(self._rows, name), self._order(self._columns, name)
+        row_order, column_order = self._row_order(name), self._order(self._columns, name)
         values = blocks.dequantized_rows(self.header, tensor, rows if isinstance(row_order, slice) else row_order[rows])
         return torch.from_numpy(values[:, column_order][np.arange(len(rows)), columns])
 
@@ -226,16 +236,27 @@ class GgufSource:
         # gguf maps both up_proj and the fused gate_up_proj to ffn_up.
         if "up_proj" in name and ("gate_up_proj" in name) != self.family.fused:
             return None
-        if name.endswith(_WITHOUT_SUFFIX):
-            name = f"{name}.weight"
-        name = name.replace(".dt_bias", ".dt_proj.bias")  # llama.cpp's spelling, which gguf knows
-        return self.header.tensors.get(self._names.get_name(name, try_suffixes=(".weight", ".bias")) or "")
+        end = next((end for end in _SPELLED if name.endswith(end)), "")
+        spelled = name.removesuffix(end) + _SPELLED.get(end, "")
+        found = self.header.tensors.get(self._names.get_name(spelled, try_suffixes=_SUFFIXES) or "")
+        parameter = parameter_of(name)[0] if is_experts(name) else name
+        if found is None and parameter != name:
+            return self.header.tensors.get(f"{self._names.get_name(parameter)}.weight")
+        return found
 
     def _tensor(self, name: str) -> GgufTensor:
         tensor = self._find(name)
         if tensor is None:
             raise EngineError(f"{self.header.path} lacks weights ({name}): fetch the file again")
         return tensor
+
+    def _row_order(self, name: str) -> Order | slice:
+        """Indices that bring the file's rows into transformers' order; where gate and up are one tensor, one's rows."""
+        tensor = self._tensor(name)
+        if not tensor.name.endswith(_JOINED):
+            return self._order(self._rows, name)
+        rows = np.arange(tensor.elements // tensor.shape[0]).reshape(self._experts, -1)
+        return rows[:, rows_of_part(rows.shape[1], *parameter_of(name)[1:], in_turn=False)].ravel()
 
     def _order(self, orders: Mapping[str, Order], name: str) -> Order | slice:
         """Indices that bring the file's rows or columns into transformers' order.

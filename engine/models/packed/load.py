@@ -137,6 +137,10 @@ class PackedModel:
         vectors: dict[str, Any] = {field: weights.vector(name) for field, name in stored.items() if weights.has(name)}
         if described.out_norms:
             vectors |= {"attention_out_norm": vectors["mlp_norm"], "mlp_norm": vectors.pop("mlp_in_norm")}
+        if "experts_norm" in vectors:
+            vectors |= {"shared_norm": vectors["mlp_norm"], "mlp_norm": vectors.pop("experts_norm")}
+        if "router_norm" in vectors:
+            vectors["router_norm"] = vectors["router_norm"] * described.shape.hidden**-0.5
         if sizes.source is not None:  # files may have one all the same
             vectors.pop("key_norm", None)
         if described.value_norm:

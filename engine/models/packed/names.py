@@ -15,6 +15,11 @@ MATRICES = {
 """Matrices of a layer: part of `engine.kernels.layer_weights.LayerWeights` to name."""
 ROUTER = "mlp.gate"
 """Its presence makes the MLP of a layer a mixture of experts."""
+SHARED = {
+    **{f"shared_{part}": MATRICES[part].replace("mlp.", "mlp.shared_expert.") for part in ("gate", "up", "down")},
+    "shared_router": "mlp.shared_expert_gate",
+}
+"""Matrices of the expert of a mixture that all tokens use; families have none, all, or all but the last."""
 LAYER_VECTORS = {
     "convolution_bias": "conv.conv.bias",
     "attention_norm": "input_layernorm.weight",
@@ -31,11 +36,18 @@ LAYER_VECTORS = {
     "decay_bias": "linear_attn.dt_bias",
     "delta_norm": "linear_attn.norm.weight",
     "skip": "linear_attn.D",
+    "choice_bias": "mlp.expert_bias",
+    "expert_scale": "router.per_expert_scale",
+    "router_norm": "router.scale",
+    "experts_norm": "pre_feedforward_layernorm_2.weight",
+    "experts_out_norm": "post_feedforward_layernorm_2.weight",
+    "shared_out_norm": "post_feedforward_layernorm_1.weight",
 }
 """Vectors of a layer by part of `LayerWeights`; each family has some of them.
 
-With `mlp_in_norm`, `mlp_norm` is that of the output of attention. The kernel of a convolution [channels, 1, taps] is
-kept as a vector, `scale` [1] is a factor on the output of the layer, `decay_rate` is a logarithm.
+With `mlp_in_norm`, `mlp_norm` is that of the output of attention. With `experts_norm`, the norm of the MLP is that of
+the shared expert. `router_norm` is to be divided by √hidden. The kernel of a convolution [channels, 1, taps] is kept as
+a vector, `scale` [1] is a factor on the output of the layer, `decay_rate` is a logarithm.
 """
 KERNEL, DELTA_NORM = "conv.conv", LAYER_VECTORS["delta_norm"]
 INPUTS = {"input_gate": "per_layer_input_gate", "input_projection": "per_layer_projection"}
@@ -54,5 +66,5 @@ DELTA_NET = {
     "value": "linear_attn.in_proj_a",
     "mixer_gate": "linear_attn.in_proj_z",
 }
-UNQUANTIZED = (DELTA_NET["key"], DELTA_NET["value"], ROUTER)
+UNQUANTIZED = (DELTA_NET["key"], DELTA_NET["value"], ROUTER, SHARED["shared_router"])
 """Matrices with few weights that much depends on."""

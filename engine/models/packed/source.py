@@ -15,7 +15,7 @@ from specchat.engine.errors import EngineError, check
 from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import is_finite, text_name, weight_files
 from specchat.engine.models.family import Family, Order
-from specchat.engine.models.packed.experts import is_experts, parameter_of
+from specchat.engine.models.packed.experts import is_experts, parameter_of, rows_of_part
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.packed.names import EMBEDDING, OUTPUT, UNQUANTIZED
 from specchat.engine.models.packed.quantize import PLAIN, quantize
@@ -98,28 +98,41 @@ class CheckpointSource:
         rows, columns = np.divmod(places, blocks[0].size * 2)
         return torch.from_numpy(_mxfp4(blocks[rows], scales[rows]).values()[np.arange(len(rows)), columns])
 
-    def _parameter(self, name: str) -> tuple[str, slice]:
-        """The parameter with the rows of a weight of experts, and their places in it; other weights are their own."""
-        return parameter_of(name) if self.family.experts_in_turn and is_experts(name) else (name, slice(None))
+    def _parameter(self, name: str) -> tuple[str, int, int]:
+        """The parameter with the rows of a weight of experts (`parameter_of`); other weights are their own."""
+        found = parameter_of(name) if is_experts(name) else (name, 0, 1)
+        joined = self.family.experts_in_turn or found[0] in self._files
+        return found if joined else (name, 0, 1)
+
+    def _part(self, values: Tensor, number: int, parts: int) -> Tensor:
+        """The rows [experts x rows, …] of one matrix in a parameter [experts, rows, …]."""
+        in_turn = self.family.experts_in_turn
+        return values[:, rows_of_part(values.shape[1], number, parts, in_turn=in_turn)].flatten(0, 1)
 
     def _is_mxfp4(self, name: str) -> bool:
         return self._parameter(name)[0] + _BLOCKS in self._files
 
     def _blocks(self, name: str) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """Codes [rows, groups, 16] and exponents [rows, groups] of a weight in MXFP4."""
-        parameter, rows = self._parameter(name)
-        blocks, scales = (self._tensor(parameter + part)[:, rows].flatten(0, 1).numpy() for part in (_BLOCKS, _SCALES))
+        parameter, *part = self._parameter(name)
+        blocks, scales = (self._part(self._tensor(parameter + end), *part).numpy() for end in (_BLOCKS, _SCALES))
         return blocks, scales
 
     def _weight(self, name: str) -> Tensor:
         """A weight; numbered weights of experts are joined, one after the other."""
-        parameter, rows = self._parameter(name)
+        parameter, *part = self._parameter(name)
         if parameter != name and parameter in self._files:
             values = self._stored(parameter)
-            return (values.transpose(1, 2) if values.ndim == 3 else values)[:, rows].flatten(0, 1)
-        numbered = (name.replace(".experts.", f".experts.{expert}.") for expert in count())
+            turned = self.family.experts_in_turn and values.ndim == 3
+            return self._part(values.transpose(1, 2) if turned else values, *part)
+        numbered = (self._numbered(name, expert) for expert in count())
         each = list(takewhile(self.has, numbered)) if is_experts(name) and not self.has(name) else []
         return torch.cat([self._stored(one) for one in each]) if each else self._stored(name)
+
+    def _numbered(self, name: str, expert: int) -> str:
+        """Name of one expert's part of a weight of experts, which is that of a dense MLP in the same family."""
+        stem, part, suffix = name.rsplit(".", 2)
+        return f"{stem}.{expert}.{self.family.name(f'mlp.{part}').rpartition('.')[2]}.{suffix}"
 
     def _tensor(self, name: str) -> Tensor:
         check(name in self._files, f"{self._folder} lacks weights ({name}): fetch the model again")

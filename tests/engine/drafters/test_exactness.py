@@ -107,8 +107,8 @@ def with_tables(_: Path) -> Setup:
     return tiny(names, 12.0, tables=tiny_tables(b"hi! the hi! of the hi! and a hi! or two hi! again, hi!"))
 
 
-def packed(folder: Path, kind: str) -> Setup:
-    model = packed_family("llama", folder)
+def packed(folder: Path, kind: str, family: str = "llama") -> Setup:
+    model = packed_family(family, folder)
     target = PackedBackend(model, 1, 200, 17)
 
     @torch.inference_mode()
@@ -127,9 +127,9 @@ def packed(folder: Path, kind: str) -> Setup:
     return Setup(("head", "combined", "suffix"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
 
 
-def packed_block(folder: Path) -> Setup:
+def packed_block(folder: Path, family: str = "llama") -> Setup:
     """A block drafter with 8-bit codes, that knows a part of the vocabulary."""
-    made = packed(folder, "head")
+    made = packed(folder, "head", family)
     made.engine.close()
     torch.manual_seed(1)
     frequencies = tuple((10000.0 ** -(torch.arange(0, 16, 2) / 16)).tolist())
@@ -145,9 +145,10 @@ def packed_block(folder: Path) -> Setup:
 
 
 SETUPS: dict[str, Callable[[Path], Setup]] = {
-    "head": with_head, "block": with_block, "packed head": lambda folder: packed(folder, "head"),
-    "packed block": packed_block, "draft models": with_models,
-    "packed draft model": lambda folder: packed(folder, "models"), "look-ahead": with_look_ahead,
+    "head": with_head, "block": with_block, "draft models": with_models, "look-ahead": with_look_ahead,
+    "packed head": lambda folder: packed(folder, "head"), "packed block": packed_block,
+    "packed block, hybrid target": lambda folder: packed_block(folder, "lfm2"),
+    "packed draft model": lambda folder: packed(folder, "models"),
     "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
 PUBLISHED, BLOCKS = ("eagle-3", "medusa"), ("dflash sliding", "dflash 2", "speculators dflash")

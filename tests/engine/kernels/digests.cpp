@@ -142,11 +142,17 @@ uint64_t passes(uint64_t hash) {
             mixture.gate_bias = norm(experts * inner);
             mixture.up_bias = norm(experts * inner);
             mixture.down_bias = norm(experts * hidden);
+            mixture.shared_gate = mixture.shared_up = random_matrix(SK_Q8, inner, hidden);
+            mixture.shared_down = random_matrix(SK_Q4, hidden, inner);
+            mixture.shared_router = random_matrix(SK_F32, 1, hidden);
+            mixture.choice_bias = norm(experts);
             mixture.sinks = norm(heads);
             model.experts = experts;
             model.experts_per_token = chosen;
             model.expert_size = inner;
             model.normalise_experts = 1;
+            model.sigmoid_experts = run == 3;
+            model.routed_scale = 1.0f;
         }
         model.activation = activation;
         model.attention_cap = model.logit_cap = activation == SK_SILU ? 0.0f : 6.0f;

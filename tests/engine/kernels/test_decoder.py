@@ -24,7 +24,7 @@ from tests.engine.kernels.variants import Variant, use
 LENGTH = 150  # more than a block of keys
 PARENTS = [-1, 0, 0, 1, 1, 2, 3, 3, 5, 8]  # of each token of a tree, which the first one starts
 TAPS = (0, 1, 3)
-KINDS = ("llama-biased", "qwen3-moe", "gemma2 with low caps", "gpt-oss", "gemma4")
+KINDS = ("llama-biased", "gemma4-moe", "gemma2 with low caps", "gpt-oss", "gemma4")
 """Families that together have every kind of layer."""
 EIGHT_BIT = [f"{family} with cache q8" for family in KINDS]
 
@@ -226,7 +226,6 @@ def test_what_does_not_fit_is_refused() -> None:
         {"model_type": "llama", "hidden_size": 72, "num_attention_heads": 3, "num_key_value_heads": 3},
         {"model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 5},
         {"model_type": "qwen3_moe", "moe_intermediate_size": 24},
-        {"model_type": "gemma4_text", "enable_moe_block": True, "num_experts": 4, "top_k_experts": 2},
         {"model_type": "gemma4_text", "use_bidirectional_attention": "all"},
         {"model_type": "llama", "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
     ],

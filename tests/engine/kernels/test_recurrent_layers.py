@@ -1,5 +1,7 @@
-"""Recurrent layers (LFM2, Qwen3.5, Granite 4): the same bits after every rollback, in any chunks and batches, on any
-processor."""
+"""Recurrent layers (LFM2, Qwen3.5, Granite 4), some next to mixtures of experts.
+
+The same bits after every rollback, in any chunks and batches, on any processor.
+"""
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from tests.engine.kernels.variants import Variant, use
 TOKENS = torch.arange(3, 123) * 7 % 317 + 3
 
 
-@pytest.fixture(scope="module", params=["lfm2", "qwen3.5", "granite-hybrid"])
+@pytest.fixture(scope="module", params=["lfm2-moe", "qwen3.5-moe", "granite-hybrid"])
 def model(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> PackedModel:
     return packed_family(request.param, tmp_path_factory.mktemp("recurrent"))
 

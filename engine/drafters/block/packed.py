@@ -1,0 +1,204 @@
+"""A block drafter on the packed CPU kernels, which draft in the call of the round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from specchat.engine.cache.block_pool import BlockPool, BlockStore
+from specchat.engine.cache.kv_cache import lazy_zeros
+from specchat.engine.cache.prefix_tree import BLOCK
+from specchat.engine.decoding.draft import Support
+from specchat.engine.decoding.drafter import NetworkRecipe
+from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.shape import BlockShape
+from specchat.engine.drafters.head.unread_states import UnreadStates
+from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
+from specchat.engine.kernels.decoder_weights import DecoderWeights
+from specchat.engine.kernels.draft_block import BlockRows, Confidence, MarkovBias, PackedBlock
+from specchat.engine.kernels.layer_weights import Floats, LayerWeights
+from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.models.packed.quantize import can_quantize, quantize
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sequence.sequence import SequenceState
+
+_CPU = torch.device("cpu")
+_MATRICES = {
+    "query": "self_attn.q_proj",
+    "key": "self_attn.k_proj",
+    "value": "self_attn.v_proj",
+    "output": "self_attn.o_proj",
+    "gate": "mlp.gate_proj",
+    "up": "mlp.up_proj",
+    "down": "mlp.down_proj",
+}
+"""Linear layers by their names in the kernels."""
+_NORMS = {
+    "attention_norm": "input_layernorm",
+    "mlp_norm": "post_attention_layernorm",
+    "query_norm": "self_attn.q_norm",
+    "key_norm": "self_attn.k_norm",
+}
+
+
+class PackedContext(BlockStore):
+    """Keys and values of the context in all layers, by block, and the network that reads them.
+
+    Args:
+        network: its linear layers are `QuantizedLinear`.
+        scores: [V', d], the target's output layer.
+        embedding: [V, d], the target's.
+        pool: the blocks of the target's cache.
+
+    Raises:
+        KernelError: the kernels cannot compute with these sizes.
+    """
+
+    def __init__(self, network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, pool: BlockPool) -> None:
+        self._shape, self._tables = network.shape, pool.tables
+        shape = network.shape
+        self._block = _packed(network, scores, embedding, pool.width * BLOCK)
+        self.unread = UnreadStates(self._block)
+        """Hidden states of the target that it has not read."""
+        self.column_bytes = 4 * shape.layers * shape.key_heads * shape.head_size
+        self.allocate(pool.blocks)
+        super().__init__(pool)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all blocks."""
+        return sum(each.nbytes for each in self.memory)
+
+    def allocate(self, blocks: int) -> None:
+        """Have memory for this number of blocks; pages are taken when they are first written to."""
+        heads, size = self._shape.key_heads, self._shape.head_size
+        keys, values = (
+            [lazy_zeros((blocks, heads, *sizes), _CPU, torch.float16) for _ in range(self._shape.layers)]
+            for sizes in ((size, BLOCK), (BLOCK, size))
+        )
+        self.memory = [*(each.movedim(3, 1) for each in keys), *(each.movedim(2, 1) for each in values)]
+        self._block.attach(self._tables, keys, values)
+
+    def copy(self, source: int, target: int, count: int) -> None:
+        """Copy the first columns of a block."""
+        self.unread.flush()
+        super().copy(source, target, count)
+
+    def load(self, slot: int, length: int) -> None:  # noqa: ARG002
+        """Passes read the blocks."""
+        self.unread.flush()
+
+    def recipe(self, name: str, support: Support | None, branches: int) -> NetworkRecipe:
+        """What the kernels need to draft.
+
+        Args:
+            name: of such drafts in records.
+            support: the V' tokens; None for the whole vocabulary.
+            branches: maximum number of tokens after one.
+        """
+        return NetworkRecipe(
+            name,
+            self._block.drafter,
+            first=1,
+            deepest=min(self._shape.proposals, MAX_GAMMA),
+            support=support,
+            take_unread=_last_places,
+            has_read=lambda row, end: None,  # noqa: ARG005
+            width=self._block.width,
+            take_states=self.unread.take,
+            branches=branches,
+            one_step=True,
+        )
+
+
+def _last_places(rows: Sequence[SequenceState]) -> list[int]:
+    """Of each row the place of its last token: what is before it comes from hidden states."""
+    return [len(row.tokens) - 2 for row in rows]
+
+
+def can_be_packed(network: BlockNetwork) -> bool:
+    """Whether the kernels can draft with a network whose linear layers have been quantised."""
+    shape = network.shape
+    try:
+        check_sizes(shape.hidden, shape.head_size, shape.intermediate)
+    except KernelError:
+        return False
+    layers = [layer.get_submodule(name) for layer in network.layers for name in _MATRICES.values()]
+    codes = all(isinstance(layer, QuantizedLinear) for layer in (network.fc, *layers))
+    near = any(
+        window and window < shape.rows and not causal
+        for window, causal in zip(shape.windows, shape.causal, strict=True)
+    )
+    markov = network.markov_head is None or can_quantize(network.markov_head.markov_w1.weight)
+    return codes and markov and not (near or shape.kernel or shape.selector_rank)
+
+
+def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int) -> PackedBlock:
+    """The network on the kernels, its linear layers in the memory that they are in."""
+    shape, pairs = network.shape, network.shape.head_size // 2
+    sizes = LayerShape(shape.key_heads, shape.head_size, shape.intermediate)
+    layers = [
+        LayerWeights(sizes, _parts(layer), window=window or 0, sees_later=not causal)
+        for layer, window, causal in zip(network.layers, shape.windows, shape.causal, strict=True)
+    ]
+    turns = network.turns(torch.arange(positions)[None])
+    cosines, sines = (_plain(part[0, :, :pairs]) for part in turns)
+    norm, described = _plain(network.norm.weight), _described(shape, scores.rows)
+    markov = confidence = None
+    if (head := network.markov_head) is not None:
+        markov = MarkovBias(_matrix(head.markov_w2), pack(quantize(head.markov_w1.weight, "q8")))
+    if (predictor := network.confidence_head) is not None:
+        confidence = Confidence(_plain(predictor.proj.weight[0]), float(predictor.proj.bias))
+    return PackedBlock(
+        DecoderWeights(described, layers, embedding, scores, norm, [(cosines, sines)]),
+        _matrix(network.fc),
+        _plain(network.hidden_norm.weight),
+        len(shape.taps),
+        BlockRows(shape.rows, shape.first, shape.mask),
+        markov,
+        confidence,
+    )
+
+
+def _parts(layer: nn.Module) -> dict[str, PackedMatrix | Floats]:
+    parts: dict[str, PackedMatrix | Floats] = {}
+    for part, name in _NORMS.items():
+        parts[part] = _plain(layer.get_submodule(name).weight)
+    for part, name in _MATRICES.items():
+        linear = layer.get_submodule(name)
+        parts[part] = _matrix(linear)
+        if linear.bias is not None:
+            parts[f"{part}_bias"] = _plain(linear.bias)
+    return parts
+
+
+def _described(shape: BlockShape, scored: int) -> DecoderShape:
+    return DecoderShape(
+        hidden=shape.hidden,
+        heads=shape.heads,
+        key_heads=shape.key_heads,
+        head_size=shape.head_size,
+        intermediate=shape.intermediate,
+        vocabulary=scored,
+        epsilon=shape.epsilon,
+        activation="silu",
+        attention_scale=shape.head_size**-0.5,
+        embedding_scale=shape.embedding_scale,
+        logit_scale=shape.logit_scale,
+        logit_cap=shape.softcap,
+    )
+
+
+def _matrix(layer: nn.Module) -> PackedMatrix:
+    assert isinstance(layer, QuantizedLinear)
+    return layer.matrix
+
+
+def _plain(values: Tensor | nn.Module) -> Floats:
+    assert isinstance(values, Tensor)
+    return np.ascontiguousarray(values.detach().float().numpy())

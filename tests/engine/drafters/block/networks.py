@@ -1,0 +1,48 @@
+"""Random block drafters whose sizes the quantised kernels can compute with."""
+
+from dataclasses import replace
+
+import torch
+
+from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.shape import BlockShape
+from specchat.engine.kernels.packed_matrix import pack, unpack
+from specchat.engine.models.packed.quantize import quantize, quantize_network
+
+WORDS = 180
+DFLASH = BlockShape(
+    hidden=64,
+    intermediate=96,
+    heads=4,
+    key_heads=2,
+    head_size=16,
+    epsilon=1e-6,
+    frequencies=tuple((1000.0 ** (-torch.arange(0, 16, 2) / 16)).tolist()),
+    rotation_factor=1.0,
+    windows=(None, None),
+    causal=(False, False),
+    rows=5,
+    first=1,
+    mask=7,
+    taps=(1, 2, 3),
+    vocabulary=WORDS,
+    draft_vocabulary=WORDS,
+    bias=True,
+)
+SLIDING = replace(DFLASH, windows=(20, None, 9), causal=(True, False, False), bias=False, softcap=20.0, logit_scale=0.8)
+DSPARK = replace(DFLASH, first=0, bias=False, markov_rank=32, confidence=True, confidence_reads_markov=True)
+PARTIAL = replace(DSPARK, draft_vocabulary=100, confidence=False, confidence_reads_markov=False, embedding_scale=0.7)
+SHAPES = {"dflash": DFLASH, "sliding": SLIDING, "dspark": DSPARK, "part of the vocabulary": PARTIAL}
+
+
+def packable_network(shape: BlockShape) -> BlockNetwork:
+    """A network with 8-bit codes, also where the kernels alone have them."""
+    torch.manual_seed(5)
+    network = BlockNetwork(shape).eval().requires_grad_(requires_grad=False)
+    for name, weight in network.named_parameters():
+        weight.normal_(0.0, 0.2) if "norm" not in name else weight.add_(0.2 * torch.randn_like(weight))
+    quantize_network(network)
+    if network.markov_head:
+        weight = network.markov_head.markov_w1.weight
+        weight.copy_(torch.from_numpy(unpack(pack(quantize(weight, "q8")))))
+    return network

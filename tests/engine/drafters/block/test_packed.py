@@ -1,0 +1,165 @@
+"""A block drafter on the quantised kernels drafts as the network in torch, whatever is read together."""
+
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from specchat.engine import Request, Sampling
+from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.decoding.draft import Draft, RowOrder, Support
+from specchat.engine.decoding.drafter import Recipe
+from specchat.engine.decoding.tree_growth import EDGES, GRADES, fixed_budget
+from specchat.engine.drafters.block.network import _Attention
+from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
+from specchat.engine.drafters.block.shape import BlockShape
+from specchat.engine.kernels.library import library
+from specchat.engine.kernels.packed_matrix import pack
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.models.packed.quantize import quantize, quantized_linear
+from specchat.engine.sequence.sequence import SequenceState
+from tests.engine.drafters.block.networks import DSPARK, SHAPES, WORDS, packable_network
+from tests.engine.kernels.variants import use, variants_of
+from tests.engine.rows import row_of
+
+pytestmark = pytest.mark.usefixtures("kernels")
+COLUMNS = 300
+LENGTHS = (190, 7, 150)
+
+
+class Pair:
+    """The same drafter twice, and texts of which all but the last token has been read."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        self.network = network = packable_network(shape)
+        for layer in network.layers:
+            layer.self_attn.__class__ = InHalves
+        assert can_be_packed(network)
+        self.embedding = QuantizedEmbedding(pack(quantize(torch.randn(WORDS, shape.hidden), "q8")))
+        self.scores: QuantizedLinear = quantized_linear(torch.randn(shape.draft_vocabulary, shape.hidden) * 0.3)
+        self.known = torch.randperm(WORDS)[: shape.draft_vocabulary].sort().values
+        support = Support.of(self.known, WORDS) if len(self.known) < WORDS else None
+        self.context = PackedContext(network, self.scores.matrix, self.embedding.matrix, BlockPool(3, COLUMNS))
+        self.recipe = Recipe(network=self.context.recipe("block", support, branches=4))
+        self.tapped = torch.randn(3, COLUMNS, shape.hidden * len(shape.taps))
+
+    def draft(self, rows: Sequence[SequenceState], gamma: int) -> list[Draft]:
+        drafting = KernelDrafting(self.recipe, PenaltiesOfRows(WORDS), len(rows))
+        return drafting.grow([RowOrder(row, gamma, fixed_budget(gamma)) for row in rows])
+
+    def read(self, row: SequenceState, *, by: int = COLUMNS) -> SequenceState:
+        """Read a text's hidden states, up to so many tokens at a time."""
+        end = len(row.tokens) - 1
+        for start in range(row.cached, end, by):
+            states = self.tapped[row.slot : row.slot + 1, start : min(start + by, end)]
+            self.context.unread.absorb([row.slot], [start], states)
+        row.cached = end
+        return row
+
+    @torch.inference_mode()
+    def scores_of(self, row: SequenceState, drafted: Sequence[int]) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Logits [V'] of each position of a draft, and its confidence, by the network in torch."""
+        network, shape, end = self.network, self.network.shape, len(row.tokens) - 1
+        columns = torch.arange(end)[None]
+        keys, values = network.context(self.tapped[row.slot : row.slot + 1, :end], network.turns(columns))
+        ids, place = torch.tensor([[row.tokens[-1], *[shape.mask] * (shape.rows - 1)]]), torch.tensor([end])
+        turns = network.turns(place[:, None] + torch.arange(shape.rows))
+        out = network.block(self.embedding(ids), turns, keys, values, network.visibility(place, columns))[0]
+        for i, previous in enumerate([row.tokens[-1], *drafted[:-1]]):
+            outcome, before = out[None, shape.first + i], torch.tensor([previous])
+            logits = network.after(network.logits(self.scores(outcome)), outcome, before)[0]
+            yield logits, network.confidence(outcome, before)
+
+
+class InHalves(_Attention):
+    """Keeps keys and values in float16, as the kernels' cache does."""
+
+    def keys_and_values(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        key, value = super().keys_and_values(x, turns)
+        return key.half().float(), value.half().float()
+
+
+def rows_of(lengths: Sequence[int] = LENGTHS, temperature: float = 1.0) -> list[SequenceState]:
+    request = Request("r", prompt_ids=(1,), sampling=Sampling(temperature=temperature))
+    texts = [[(7 * i + n) % WORDS for i in range(n)] for n in lengths]
+    return [row_of(text, slot, request, seed=slot) for slot, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_tokens_are_drawn_from_what_the_network_in_torch_says(kind: str) -> None:
+    pair = Pair(SHAPES[kind])
+    length = pair.network.shape.proposals
+    rows = [pair.read(row, by=60) for row in rows_of()]
+    errors = []
+    for row, draft in zip(rows, pair.draft(rows, length), strict=True):
+        assert len(draft.tokens) == length
+        assert draft.steps == 1
+        assert draft.q is not None
+        expected = pair.scores_of(row, draft.on_host)
+        for token, own, bucket, (logits, chance) in zip(draft.on_host, draft.q, draft.buckets, expected, strict=True):
+            assert token in pair.known
+            errors.append((own.log() - logits.log_softmax(-1)).abs().max())
+            share = logits.softmax(-1).max() if chance is None else chance
+            assert abs(bucket - GRADES - bisect(EDGES, float(share))) <= 1
+    assert max(errors) < 0.5  # an activation on the edge between two 8-bit codes may fall to the other side
+    assert torch.stack(errors).median() < 1e-4
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_bits_depend_on_neither_other_rows_nor_chunks_nor_the_instruction_set(kind: str) -> None:
+    pair = Pair(SHAPES[kind])
+    length = pair.network.shape.proposals
+    together = pair.draft([pair.read(row) for row in rows_of()], length)
+    for _ in range(length):  # afterwards only the first position is scored at once
+        pair.draft(rows_of(), 1)
+    for variant in variants_of(library()):
+        use(library(), variant)
+        try:
+            for slot, expected in enumerate(together):
+                (draft,) = pair.draft([pair.read(rows_of()[slot], by=slot * 30 + 1)], length)
+                assert draft.on_host == expected.on_host
+                assert torch.equal(draft.q, expected.q)
+        finally:
+            use(library(), None)
+
+
+def test_the_likeliest_tokens_are_drafted_where_nothing_is_drawn() -> None:
+    pair = Pair(DSPARK)
+    (row,) = [pair.read(row) for row in rows_of((60,), temperature=0.0)]
+    (draft,) = pair.draft([row], 5)
+    node, found = 0, list[int]()
+    while children := draft.tree.children[node]:
+        node = children[0]
+        found.append(draft.on_host[node - 1])
+    assert len(found) == 5
+    assert found == [int(logits.argmax()) for logits, _ in pair.scores_of(row, found)]
+
+
+@pytest.mark.parametrize("kept", [149, 130, 64])
+def test_what_was_read_of_a_text_serves_another_slot(kept: int) -> None:
+    pair, fresh = Pair(DSPARK), Pair(DSPARK)
+    pair.tapped[1] = pair.tapped[0]
+    fresh.tapped[1] = pair.tapped[1]
+    pool, context = pair.context.pool, pair.context
+    pool.manage(10**7)
+    (row,) = rows_of((150,))
+    assert pool.reserve(0, 170)
+    pair.read(row)
+    context.unread.flush()
+    context.mark(0, 0, row.cached)
+    pool.commit(0, row.tokens[: row.cached], final=True)
+    pool.clear(0)
+    text = [*row.tokens[:kept], *range(20, 60)]
+    cached = pool.admit(1, text[:-1])
+    assert cached == min(kept, 149)
+    assert context.attach(1, cached) == cached
+    assert pool.reserve(1, len(text) + 20)
+    again, other = (row_of(text, 1, row.request, seed=1) for _ in range(2))
+    again.cached = cached
+    (found,), (expected,) = (each.draft([each.read(own)], 4) for each, own in ((pair, again), (fresh, other)))
+    assert found.on_host == expected.on_host
+    assert torch.equal(found.q, expected.q)
