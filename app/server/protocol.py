@@ -72,7 +72,7 @@ IGNORED = frozenset((
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "echo": (None, False), "suffix": (None, ""), "best_of": (None,),
     "functions": (None, []), "function_call": (None, "none", "auto"),
-    "response_format": (None, {"type": "text"}), "modalities": (None, ["text"]),
+    "modalities": (None, ["text"]),
     "continue_final_message": (None,), "add_generation_prompt": (None,),
     "audio": (None,), "moderation": (None,), "prediction": (None,), "web_search_options": (None,),
 }  # fmt: skip
@@ -88,6 +88,30 @@ class StreamOptions(_Model):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
+
+
+class NamedSchema(_Model):
+    """A JSON schema of replies."""
+
+    name: str
+    json_schema: dict[str, Any] = Field(alias="schema")
+
+
+class ResponseFormat(_Model):
+    """What a reply has to follow."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: NamedSchema | None = None
+
+
+class StructuredOutputs(_Model):
+    """What a reply has to follow, as in vLLM: one of these."""
+
+    json_schema: dict[str, Any] | str | None = Field(None, alias="json")
+    json_object: bool | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Field(min_length=1)] | None = None
+    grammar: str | None = None
 
 
 class TextPart(_Model):
@@ -199,6 +223,9 @@ class Body(_Settings):  # type: ignore[misc]
     stop_repeats: bool | None = None
     """Whether a reply that repeats itself ends."""
     gamma: int | Literal["auto"] | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    """As in vLLM."""
 
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from specchat.app.server.constraints import constraint_of
 from specchat.app.server.protocol import MOST_CHOICES, SERVED, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
 from specchat.engine import (
@@ -61,8 +62,9 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
+        raw = isinstance(body, CompletionBody)
         model = replace(
-            _model_request(body, call_id, longest, defaults), detail=top, raw=isinstance(body, CompletionBody)
+            _model_request(body, call_id, longest, defaults), detail=top, raw=raw, constraint=constraint_of(body)
         )
         if isinstance(body, ChatBody):
             model = replace(model, thinking=_thinking(body, model.thinking), **_tools(body))

@@ -76,6 +76,8 @@ class Channels:
     """Regular expression for the headers of thinking and of calls."""
     lines: bool = False
     """Whether a header ends with its line."""
+    lead: tuple[str, str, str] = ("", "", "")
+    """What is written before thinking, after it, and before the answer: marks, and Lark, separated by spaces."""
     calls: str = ""
     """Regular expression for the headers of calls, if they are known by them; its group is the name of the tool."""
 

@@ -85,7 +85,7 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
         if folder.suffix == GGUF:
             config, tensors = read_gguf(folder, target.vocab_size)
         else:
-            config, tensors = read_json(folder / CONFIG), read_tensors(folder)
+            config, tensors = _completed(read_json(folder / CONFIG), target), read_tensors(folder)
         tensors = {_usual(name): tensor for name, tensor in tensors.items()}
         tensors = {name: tensor for name, tensor in tensors.items() if not _OF_THE_TARGET.fullmatch(name)}
         shape = read_shape(config, tensors)
@@ -103,6 +103,17 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
             network = BlockNetwork(shape)
         fill(network, tensors, "", "")
     return network, vocabulary
+
+
+def _completed(config: dict[str, Any], target: Model) -> dict[str, Any]:
+    """A config.json with what that of Muse Glimmer's assistant, a DFlash drafter, leaves to its target and its code."""
+    if config.get("model_type") != "muse_glimmer_assistant" or isinstance(target, PackedModel):
+        return config
+    text = target.model.config.get_text_config()
+    scaled = {name: getattr(text, name, None) for name in ("output_multiplier", "final_logit_softcapping")}
+    window = config.get("sliding_window")
+    sliding = {"sliding_window": window + 1} if isinstance(window, int) else {}  # a token at that distance is seen too
+    return config | {"vocab_size": target.vocab_size, "is_causal": False} | scaled | sliding
 
 
 def _usual(name: str) -> str:
