@@ -121,7 +121,7 @@ QUESTION = table(
 MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "tokenizer", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(
-    prompts=(list[str], "SET", "chat, code, copy or structured; may be repeated; default: all."),
+    prompts=(list[str], "SET", "chat, code, copy, structured (default: these), or schemas; may be repeated."),
     limit=(int, "N", "Prompts of each set."),
 )
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.backends.packed import PackedBackend, judged_by_reference
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
@@ -180,13 +180,21 @@ class RoundStates(Sequence[Tensor]):
 def outcomes_of(
     orders: Sequence[RowOrder], drafts: Sequence[Draft], judged: RoundRows, reference: TensorAcceptance
 ) -> list[Outcome]:
-    """The outcome of each row; `reference` judges the rows that the kernels have not judged."""
+    """The outcome of each row; `reference` judges the rows that the kernels cannot judge."""
     outcomes: dict[int, Outcome] = {}
+    rows = [order.row for order in orders]
+    masks = {
+        i: row.constraint.masks(row.tokens)
+        for i, row in enumerate(rows)
+        if row.constraint and not judged_by_reference(row, drafts[i])
+    }
+    if masks:
+        judged.judge(masks)
     if held := [i for i, row in enumerate(judged.rows) if row.held]:
         logits = pad_sequence([torch.from_numpy(judged.logits(i)) for i in held], batch_first=True)
         batch = DraftBatch.of([drafts[i] for i in held], logits.device)
         gammas = [max(orders[i].gamma, drafts[i].tree.depth) for i in held]
-        result = reference.judge([orders[i].row for i in held], logits, batch, gammas)
+        result = reference.judge([rows[i] for i in held], logits, batch, gammas)
         outcomes |= zip(held, result.outcomes(), strict=True)
         for i, outcome in outcomes.items():
             judged.set_accepted(i, outcome.path)

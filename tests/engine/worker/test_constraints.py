@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.fuzz_schemas import check_replies
 from specchat.engine import (
     JSON_OBJECT,
     Constraint,
@@ -255,6 +256,15 @@ def test_the_default_model_writes_what_the_schema_says(default_model: Path) -> N
             replies.setdefault((name, float(heat)), set()).add(text_of(events))
             check_reply(events, SCHEMAS[name], validate)
     assert all(len(each) == 1 for each in replies.values()), replies
+
+
+@pytest.mark.slow
+@pytest.mark.model
+@pytest.mark.usefixtures("kernels")
+def test_replies_to_random_schemas_validate(default_model: Path) -> None:
+    with started(EngineConfig("smollm2-135m", default_model.parent, context=512, slots=4)) as engine:
+        ended = check_replies(engine, seed=1, count=200)
+    assert ended[FinishReason.EOS] > 100
 
 
 def check_reply(events: list[Event], constraint: Constraint, validate: Callable[[Any, Any], None]) -> None:

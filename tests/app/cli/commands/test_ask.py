@@ -181,9 +181,9 @@ def test_endless_input_is_refused_before_the_model_is_loaded(monkeypatch: pytest
 
 
 def test_an_engine_that_dies_is_one_sentence(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    from specchat.engine.worker.worker import Worker
+    from specchat.engine.worker.rounds import Rounds
 
-    monkeypatch.setattr(Worker, "_round", fails(EngineError("the lights went out")))
+    monkeypatch.setattr(Rounds, "run", fails(EngineError("the lights went out")))
     assert ask("the").sentence == "the lights went out"
 
 
