@@ -6,6 +6,7 @@ Importing this package loads neither torch nor transformers; the engine's thread
 """
 
 from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, home_folder, models_folder
+from specchat.engine.constraint import JSON_OBJECT, Constraint, ConstraintKind, one_of
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
@@ -57,6 +58,7 @@ from specchat.engine.request import (
     text_of,
 )
 from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
+from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
 from specchat.engine.settings import (

@@ -27,6 +27,7 @@ from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, Message, Request, check_gamma
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import texts_of
+from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import check_conversation, check_tokens, encode
 from specchat.engine.threads import JoinedThread
 
@@ -128,6 +129,8 @@ class Engine:
 
     def _enqueue(self, submitted: commands.Submit) -> None:
         submitted.request.check_prompt()
+        if submitted.request.constraint:
+            check_constraint(submitted.request.constraint)
         if self._vocabularies:
             submitted.request.check_vocabulary(self._vocabularies[submitted.lane])
         key = submitted.lane, submitted.request.request_id

@@ -10,6 +10,7 @@ from enum import StrEnum
 from math import inf
 from typing import Any
 
+from specchat.engine.constraint import Constraint
 from specchat.engine.errors import EngineError, check
 from specchat.engine.settings import (
     DRAFTING,
@@ -325,6 +326,8 @@ class Request:
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
     stop_repeats: bool = False
     """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
+    constraint: Constraint | None = None
+    """What the answer has to follow; thinking before it is free."""
     not_drafted_from: tuple[int, ...] = ()
     """Keys of texts of other chats (`Engine.other_chats`) that are not used: a reply is not drafted from itself."""
     raw: bool = False

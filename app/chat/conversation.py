@@ -13,7 +13,7 @@ from specchat.app.chat.tree import Node
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
-from specchat.engine import FinishReason, Message, Request
+from specchat.engine import Constraint, FinishReason, Message, Request
 
 
 class Prompt(Node):
@@ -86,6 +86,8 @@ class Conversation:
         self.chat = chat
         self.system = system
         self.thinking = thinking
+        self.constraint: Constraint | None = None
+        """What replies have to follow, until the program ends."""
         self.other_lane: Conversation | None = None
         """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
         self.root = Node()
@@ -149,7 +151,7 @@ class Conversation:
     def request(self, settings: Settings, prompt: Prompt) -> Request:
         """A request for a reply to a prompt of the path."""
         request = settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(prompt))
-        return replace(request, stop_repeats=True)
+        return replace(request, stop_repeats=True, constraint=self.constraint)
 
     def requests(self, settings: Settings, prompt: Prompt) -> list[Request]:
         """A request for each wanted reply; a given seed counts up, otherwise the engine draws one for each."""

@@ -103,6 +103,11 @@ QUESTION = table(
     dry_sequence_breakers=(list[str], "TEXT", "DRY does not look beyond TEXT; may be repeated; none: nothing."),
     stop=(list[str], "TEXT", "End the reply before TEXT; may be repeated."),
     stop_repeats=(bool, None, "End a reply that repeats itself."),
+    schema=(Path, "FILE", "The reply is JSON that follows the JSON schema in FILE."),
+    json_object=(bool, None, "The reply is a JSON object."),
+    regex=(str, "R", "The reply matches the regular expression R."),
+    grammar=(Path, "FILE", "The reply follows the grammar in FILE: Lark, or GBNF."),
+    choice=(list[str], "TEXT", "The reply is TEXT; may be repeated: one of the texts."),
     system=(str, "TEXT", "Instructions to the model."),
     files=(list[Path], "FILE", "Send a text file too; may be repeated."),
     template=(str, "NAME", "A saved prompt, placed before the question."),
@@ -116,7 +121,7 @@ QUESTION = table(
 MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "tokenizer", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(
-    prompts=(list[str], "SET", "chat, code, copy or structured; may be repeated; default: all."),
+    prompts=(list[str], "SET", "chat, code, copy, structured (default: these), or schemas; may be repeated."),
     limit=(int, "N", "Prompts of each set."),
 )
 

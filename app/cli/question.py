@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of, file_attachment
+from specchat.app.chat.constraints import constraint_of
 from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.stored_conversation import stored_conversation
@@ -40,6 +41,12 @@ class Question:
     """Sequence breakers of DRY; None for the usual ones, `NO_BREAKERS` for none."""
     stop_repeats: bool = False
     """Whether a reply that repeats itself ends."""
+    schema: Path | None = None
+    json_object: bool = False
+    regex: str | None = None
+    grammar: Path | None = None
+    choice: tuple[str, ...] = ()
+    """What the reply has to follow, as for `constraint_of`."""
     files: tuple[Path, ...] = ()
     """Text files that the model gets before the question, each under its name."""
     template: str | None = None
@@ -90,7 +97,8 @@ class Question:
         if self.dry_sequence_breakers is not None:
             breakers = () if self.dry_sequence_breakers == NO_BREAKERS else self.dry_sequence_breakers
             sampling = replace(sampling, dry_sequence_breakers=breakers)
-        return replace(request, sampling=sampling, stop_repeats=self.stop_repeats)
+        constraint = constraint_of(self.schema, self.json_object, self.regex, self.grammar, self.choice)
+        return replace(request, sampling=sampling, stop_repeats=self.stop_repeats, constraint=constraint)
 
     def stored_turn(self) -> StoredTurn | None:
         """The place in a chat where question and reply are stored; None if they are not.

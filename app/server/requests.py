@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from specchat.app.server.constraints import constraint_of
 from specchat.app.server.protocol import MOST_CHOICES, SERVED, ApiError, Body, ChatBody, CompletionBody, MessageBody
 from specchat.app.settings.settings import Settings
 from specchat.engine import (
     ANY_TOOL,
     THINKING_WORDS,
+    Constraint,
+    ConstraintKind,
     Engine,
     EngineError,
     Message,
@@ -20,6 +23,7 @@ from specchat.engine import (
     Request,
     Sampling,
     Tool,
+    check_constraint,
     message_parts,
 )
 
@@ -61,8 +65,9 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
+        raw = isinstance(body, CompletionBody)
         model = replace(
-            _model_request(body, call_id, longest, defaults), detail=top, raw=isinstance(body, CompletionBody)
+            _model_request(body, call_id, longest, defaults), detail=top, raw=raw, constraint=constraint_of(body)
         )
         if isinstance(body, ChatBody):
             model = replace(model, thinking=_thinking(body, model.thinking), **_tools(body))
@@ -124,15 +129,28 @@ def _tools(body: ChatBody) -> dict[str, Any]:
         Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
         for each in functions
     )
-    if choice not in ("none", ANY_TOOL):
-        raise ApiError(400, "tool_choice must be auto or none here: a call cannot be forced yet", param="tool_choice")
     if not isinstance(choice, str):
         choice = choice.function.name
+    for tool in tools:
+        if tool.strict or choice != ANY_TOOL:
+            _check_parameters(tool)
     return {
         "tools": tools,
         "tool_choice": ANY_TOOL if choice == "none" else choice,
         "parallel_calls": body.parallel_tool_calls is not False,
     }
+
+
+def _check_parameters(tool: Tool) -> None:
+    """Check the schema that a tool's arguments will follow.
+
+    Raises:
+        ApiError: it is not valid.
+    """
+    try:
+        check_constraint(Constraint(ConstraintKind.SCHEMA, tool.parameters))
+    except EngineError as error:
+        raise ApiError(400, f"the parameters of the tool {tool.name}: {error}", param="tools") from None
 
 
 def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, settings: Request | None = None) -> list[int]:

@@ -109,13 +109,8 @@ def _attend(  # type: ignore[no-untyped-def]
         tl.extra.cuda.gdc_wait()
         tl.extra.cuda.gdc_launch_dependents()
 
-    # The columns of this split. Padding reads one step.
-    slot, start = tl.load(slots + row), tl.load(starts + row)
-    padding = start + length > seen
-    end = tl.where(padding, tl.minimum(step, seen), start + length)
-    begin = tl.where(padding | (window == 0) | (start < window), 0, (start - window) // step)
-    each = tl.cdiv(tl.cdiv(end, step) - begin, splits)
-    active = tl.cdiv(tl.cdiv(end, step) - begin, each)
+    slot = tl.load(slots + row)
+    begin, end, each, active = _divide(tl.load(starts + row), seen, window, splits, length, step)
     if split >= active:
         return
 
@@ -149,6 +144,16 @@ def _attend(  # type: ignore[no-untyped-def]
     tl.store(counters + group, 0)
     found = _combine(sums + group * splits * tile * (size_out + 2), active, exists, tile, size_out, padded_out)
     tl.store(to, found.to(q.dtype), mask=stored)
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _divide(start, seen, window, splits, length: tl.constexpr, step: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Columns of a row: first step, end, steps per split, and splits that have some. Padding reads one step."""
+    padding = start + length > seen
+    end = tl.where(padding, tl.minimum(step, seen), start + length)
+    begin = tl.where(padding | (window == 0) | (start < window), 0, (start - window) // step)
+    each = tl.cdiv(tl.cdiv(end, step) - begin, splits)
+    return begin, end, each, tl.cdiv(tl.cdiv(end, step) - begin, each)
 
 
 @triton.jit  # type: ignore[untyped-decorator]

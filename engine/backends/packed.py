@@ -231,8 +231,7 @@ def fill_rows(
     """
     memory.fill(support, int(any(row.greedy for row in rows)), torch.get_num_threads())
     for i, (row, draft) in enumerate(zip(rows, drafts, strict=True)):
-        request = row.request
-        held = request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
+        request, by_reference = row.request, judged_by_reference(row, draft)
         memory.set_row(
             i,
             draft.on_host,
@@ -244,10 +243,17 @@ def fill_rows(
             sampling=None if row.greedy else c_settings(request.sampling),
             seed=row.seed,
             number=row.rounds,
-            penalties=penalties.of(row).c() if row.adjusts and not held else None,
-            held=held,
+            penalties=penalties.of(row).c() if row.adjusts and not by_reference else None,
+            allowed=None,
+            held=by_reference or row.constraint is not None,
             left=row.left,
         )
+
+
+def judged_by_reference(row: SequenceState, draft: Draft) -> bool:
+    """Whether the reference on tensors has to judge a draft: the kernels know neither lenience nor details."""
+    request = row.request
+    return request.sampling.lenience < 1 or request.detail > 0 or (draft.tree.tests is not None and row.draws)
 
 
 build = PackedBackend

@@ -17,13 +17,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.backends.packed import PackedBackend, judged_by_reference
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder
 from specchat.engine.decoding.drafter import Recipe, RowDrafters
 from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, tested_candidates
+from specchat.engine.decoding.token_masks import begin_masks
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import KernelError
@@ -60,6 +61,7 @@ class PackedRunner(Runner[PackedBackend]):
         rounds = max_rounds if all(draft is None or draft is _PLAIN for draft in drafts) else 1
         rows, known = [order.row for order in orders], [draft or _PLAIN for draft in drafts]
         drafter = recipe.network.address if recipe.network and (drafting or rounds > 1) else None
+        begin_masks(rows, known)
         try:
             memory = self._target.run_rounds(rows, known, rounds, drafting, drafter, ends)
         except KernelError as error:
@@ -178,13 +180,21 @@ class RoundStates(Sequence[Tensor]):
 def outcomes_of(
     orders: Sequence[RowOrder], drafts: Sequence[Draft], judged: RoundRows, reference: TensorAcceptance
 ) -> list[Outcome]:
-    """The outcome of each row; `reference` judges the rows that the kernels have not judged."""
+    """The outcome of each row; `reference` judges the rows that the kernels cannot judge."""
     outcomes: dict[int, Outcome] = {}
+    rows = [order.row for order in orders]
+    masks = {
+        i: row.constraint.masks(row.tokens)
+        for i, row in enumerate(rows)
+        if row.constraint and not judged_by_reference(row, drafts[i])
+    }
+    if masks:
+        judged.judge(masks)
     if held := [i for i, row in enumerate(judged.rows) if row.held]:
         logits = pad_sequence([torch.from_numpy(judged.logits(i)) for i in held], batch_first=True)
         batch = DraftBatch.of([drafts[i] for i in held], logits.device)
         gammas = [max(orders[i].gamma, drafts[i].tree.depth) for i in held]
-        result = reference.judge([orders[i].row for i in held], logits, batch, gammas)
+        result = reference.judge([rows[i] for i in held], logits, batch, gammas)
         outcomes |= zip(held, result.outcomes(), strict=True)
         for i, outcome in outcomes.items():
             judged.set_accepted(i, outcome.path)

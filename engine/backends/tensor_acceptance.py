@@ -16,6 +16,7 @@ from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
 from specchat.engine.decoding.draft import DraftBatch, Support
 from specchat.engine.decoding.round import Outcome, tested_candidates
+from specchat.engine.decoding.token_masks import masked
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.graph_pool import FIRST, LATER
@@ -88,6 +89,7 @@ class TensorAcceptance:
             gammas: [B], requested draft lengths.
             tapped: [B, T, taps x hidden size], or None.
         """
+        logits, drafts = masked(rows, logits, drafts)
         adjustment = self._penalties.of(rows)
         if adjustment is not None:
             inside = TreeMask.of(drafts.trees, logits.shape[1], logits.device).inside

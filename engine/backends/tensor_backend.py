@@ -13,6 +13,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
 from specchat.engine.decoding.round import RoundOutcome, Runner
+from specchat.engine.decoding.token_masks import begin_masks
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.device.graph_pool import GraphPool
@@ -108,6 +109,7 @@ class TensorRunner(Runner[TensorBackend]):
         watch.start()
         drafts = self._trim(orders, self._drafters.propose(orders), len(orders))
         watch.mark()
+        begin_masks(rows, drafts)
         batch = DraftBatch.of(drafts, target.device)
         accepted = target.accept(orders, batch, target.score(rows, batch))
         target.keep(rows, accepted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from specchat.engine.decoding.tree import BRANCHES, Tree
 from specchat.engine.decoding.tree_growth import Expanded
 from specchat.engine.device.device import to_device
 from specchat.engine.kernels.round import TargetStates, TextMemory
+from specchat.engine.request import NO_DRAFTER
 from specchat.engine.sequence.sequence import SequenceState
 
 LATER_RATE = 0.06
@@ -188,16 +190,23 @@ class RowDrafters:
         by_name: the drafters.
         on_fault: called with a row whose drafter raised; the row continues without drafts.
         vocabulary: V of the target.
+        constrained: makes the drafter of rows with a constraint from that of other rows.
     """
 
     def __init__(
-        self, by_name: Mapping[str, Drafter], on_fault: Callable[[SequenceState, Exception], None], vocabulary: int
+        self,
+        by_name: Mapping[str, Drafter],
+        on_fault: Callable[[SequenceState, Exception], None],
+        vocabulary: int,
+        constrained: Callable[[Drafter], Drafter],
     ) -> None:
         self.by_name, self._on_fault, self._vocabulary = by_name, on_fault, vocabulary
+        self._constrained = cache(constrained)
 
     def of(self, row: SequenceState) -> Drafter:
         """The drafter of a row."""
-        return self.by_name[row.drafter]
+        drafter = self.by_name[row.drafter]
+        return self._constrained(drafter) if row.constraint and row.drafter != NO_DRAFTER else drafter
 
     def has_read(self, row: SequenceState) -> bool:
         """Whether the row's drafter needs no prefill before the row's next round."""
@@ -214,13 +223,13 @@ class RowDrafters:
 
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """One draft per order; a drafter that fails costs its rows their drafts (`Draft.fault`)."""
-        return draft_by_kind(orders, lambda order: order.drafts and order.row.drafter, self._propose)
+        return draft_by_kind(orders, lambda order: self.of(order.row) if order.drafts else None, self._propose)
 
-    def _propose(self, name: str | bool, orders: Sequence[RowOrder]) -> list[Draft]:
-        if not name:
+    def _propose(self, drafter: Drafter | None, orders: Sequence[RowOrder]) -> list[Draft]:
+        if drafter is None:
             return [Draft()] * len(orders)
         try:
-            drafts = self.of(orders[0].row).propose(orders)
+            drafts = drafter.propose(orders)
             return [self._checked(*each) for each in zip(orders, drafts, strict=True)]
         except Exception as error:  # a drafter is a plug: whatever it raises, the target continues alone
             return [Draft(fault=error)] * len(orders)

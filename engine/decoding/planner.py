@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.constrained import ConstrainedDrafter
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter, RowDrafters
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
@@ -67,7 +68,7 @@ class Planner:
         on_fault: Callable[[SequenceState, Exception], None],
         experiences: Experiences | None = None,
     ) -> None:
-        self.drafters = RowDrafters(drafters, on_fault, target.vocabulary)
+        self.drafters = RowDrafters(drafters, on_fault, target.vocabulary, ConstrainedDrafter)
         self._target = target
         self._on_fault = on_fault
         self._costs = CostModel(target.width, ragged=target.capabilities.ragged)

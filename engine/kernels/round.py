@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from ctypes import Array, addressof, c_float, c_int32, c_int64
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.structures import CRead, CRound, CRow, CRows
 
 Logits = NDArray[np.float32]
@@ -138,6 +138,19 @@ class RoundRows:
         first = self.most * i
         self.rows[i].accepted = len(path)
         self._path[first : first + len(path)] = [*path]
+
+    def judge(self, masks: Mapping[int, NDArray[np.int32]]) -> None:
+        """Judge rows that were held until their masks were known, [K + 1, ⌈V / 32⌉] by row.
+
+        Raises:
+            KernelError: the draft of a row is not valid.
+        """
+        held = [row.held for row in self.rows]
+        for i, row in enumerate(self.rows):
+            row.held, row.allowed = i not in masks, masks[i].ctypes.data if i in masks else None
+        library().c.sk_judge(self.c.rows)
+        for i, row in enumerate(self.rows):
+            row.held = held[i] and i not in masks
 
     def judged(self, i: int) -> JudgedRow:
         """The result of a judged row."""

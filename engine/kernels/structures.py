@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_uint64, c_void_p
+from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ _TYPES: dict[str, Any] = {
     "float": c_float,
     "int32_t": c_int32,
     "int64_t": c_int64,
+    "uint32_t": c_uint32,
     "uint64_t": c_uint64,
     "void": None,
 }

@@ -32,6 +32,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
             **dict.fromkeys(("<|end|>", "<|return|>", "<|call|>", "<|eom|>", "<|eot|>"), _ANSWER),
         },
         r"analysis|to=(?!user\b|assistant\b)",
+        lead=('<|channel|> "analysis" <|message|>', '<|end|> <|start|> "assistant"', '<|channel|> "final" <|message|>'),
         calls=r"to=functions\.([\w-]+)",
     ),
     Channels(  # Gemma 4
@@ -39,11 +40,13 @@ FORMATS: tuple[Tags | Channels, ...] = (
         {"<|channel>": _HEADER, "<channel|>": _ANSWER, "<|tool_call>": _CALL, "<tool_call|>": _ANSWER},
         r"thought",
         lines=True,
+        lead=('<|channel> "thought\\n"', "<channel|>", ""),
     ),
     Channels(  # Kimi K3
         ("<|open|>", "<|close|>", "<|sep|>"),
         {"<|open|>": _HEADER, "<|close|>": _CLOSE, "<|sep|>": _BODY},
         r"^\s*(?:think|tools|call|argument|json)\b",
+        lead=('<|open|> "think" <|sep|>', '<|close|> "think" <|sep|>', '<|open|> "response" <|sep|>'),
     ),
     Channels(  # Inkling
         ("<|content_thinking|>", "<|content_text|>"),
@@ -51,6 +54,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
             "<|message_model|>": _ANSWER, "<|content_thinking|>": _THINKING, "<|content_text|>": _ANSWER,
             "<|content_invoke_tool_json|>": _CALL, "<|end_message|>": _ANSWER,
         },
+        lead=("<|content_thinking|>", "<|end_message|> <|message_model|>", "<|content_text|>"),
     ),
     Channels(  # Solar Open
         ("<|think|>", "<|content|>"),
@@ -58,6 +62,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
             "<|begin|>": _HEADER, "<|think|>": _THINKING, "<|content|>": _ANSWER, "<|tool_calls|>": _CALL,
             "<|end|>": _ANSWER,
         },
+        lead=("<|think|>", '<|end|> <|begin|> "assistant"', "<|content|>"),
     ),
     Channels(  # Command A Reasoning, Command R7B, Cohere 2 MoE
         ("<|START_THINKING|>", "<|END_THINKING|>"),
@@ -67,6 +72,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
             **dict.fromkeys(("<|START_RESPONSE|>", "<|START_TEXT|>"), _ANSWER),
             **dict.fromkeys(("<|END_RESPONSE|>", "<|END_TEXT|>"), _ANSWER),
         },
+        lead=("<|START_THINKING|>", "<|END_THINKING|>", "( <|START_RESPONSE|> | <|START_TEXT|> )"),
     ),
     Tags(  # Apriel
         ("Here are my reasoning steps:",), ("[BEGIN FINAL RESPONSE]",), end=("[END FINAL RESPONSE]",),
@@ -124,6 +130,12 @@ class ReplyFormat:
         end = str(decode(list(prompt[-LAST:]), skip_special_tokens=False)).rstrip()
         begun = end.endswith((*self.marks.opening, *self.marks.opened))
         return TagParser(self.marks, begun=begun or self._continued(self.marks, prompt, tokenizer.backend_tokenizer))
+
+    def without_answer(self) -> ReplyFormat:
+        """The format of replies that have something else than an answer after the thinking."""
+        if isinstance(self.marks, Tags):
+            return replace(self, marks=replace(self.marks, answer=(), end=()))
+        return replace(self, marks=replace(self.marks, lead=(*self.marks.lead[:2], "")))
 
     def _continued(self, marks: Tags, prompt: Sequence[int], backend: Any) -> bool:
         """Whether the prompt ends with the beginning of a thought, which the reply continues."""

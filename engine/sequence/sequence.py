@@ -8,6 +8,7 @@ from specchat.engine.outbox import Outbox
 from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request, Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.repetition import Repetition
+from specchat.engine.sequence.row_constraint import RowConstraint
 
 
 @dataclass(slots=True)
@@ -39,6 +40,8 @@ class SequenceState:
     steady: bool = False
     """Whether γ must not depend on measured times: a seed must repeat, and drafts matter, since the width of a pass
     decides last bits or the reply is lenient."""
+    constraint: RowConstraint | None = None
+    """What its reply has to follow, if it has to follow anything."""
     waits: bool = False
     """Whether it has given up its cache blocks and waits for others; then its text is read again."""
 

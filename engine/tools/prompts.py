@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 from typing import Any
 
 from specchat.engine.config import ASSETS
+from specchat.engine.constraint import Constraint, ConstraintKind
 from specchat.engine.errors import check
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
@@ -16,6 +17,8 @@ from specchat.engine.sequence.prompt import encode
 _FOLDER = ASSETS / "prompts"
 SETS = ("chat", "code", "copy", "structured")
 """Shipped prompt sets: everyday questions; programs; texts to repeat; JSON, tables and lists."""
+CONSTRAINED = "schemas"
+"""The set whose replies follow JSON schemas; it is used only where it is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class Prompt:
 
     text: str = ""
     ids: tuple[int, ...] = ()
+    constraint: Constraint | None = None
+    """What the reply has to follow."""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -48,7 +53,10 @@ class PromptSet:
 
     def as_texts(self, tokenizer: Any) -> PromptSet:
         """The set for a target without conversations, which reads texts as they are."""
-        prompts = (each if each.ids else Prompt(ids=tuple(tokenizer.encode(each.text))) for each in self.prompts)
+        prompts = (
+            each if each.ids else replace(each, text="", ids=tuple(tokenizer.encode(each.text)))
+            for each in self.prompts
+        )
         return PromptSet(self.name, tuple(prompts))
 
     def waves(self, batch: int) -> tuple[Prompt, ...]:
@@ -65,7 +73,13 @@ def load_prompts(names: Sequence[str]) -> list[PromptSet]:
     """
     sets = []
     for name in names:
-        check(name in SETS, f"prompt set {name!r} is not known: choose one of {', '.join(SETS)}")
-        texts = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))["prompts"]
-        sets.append(PromptSet(name, tuple(map(Prompt, texts))))
+        known = (*SETS, CONSTRAINED)
+        check(name in known, f"prompt set {name!r} is not known: choose one of {', '.join(known)}")
+        read = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+        schemas = read.get("schemas", [None] * len(read["prompts"]))
+        prompts = (
+            Prompt(text, constraint=schema and Constraint(ConstraintKind.SCHEMA, json.dumps(schema)))
+            for text, schema in zip(read["prompts"], schemas, strict=True)
+        )
+        sets.append(PromptSet(name, tuple(prompts)))
     return sets

@@ -194,6 +194,7 @@ def make_request(variant: Variant, prompt: Prompt, sampling: Sampling, max_token
         f"tool-{next(_numbers)}",
         messages=prompt.messages,
         prompt_ids=prompt.ids,
+        constraint=prompt.constraint,
         sampling=sampling,
         drafter=variant.drafter,
         gamma=variant.gamma,

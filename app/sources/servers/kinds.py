@@ -40,6 +40,7 @@ from specchat.app.sources.servers.protocol import (
     count,
     observed_ready,
     path,
+    response_format,
     standard_body,
     turns,
 )
@@ -69,6 +70,7 @@ def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
     body |= {name: getattr(s, name) for name in (*engine.SAMPLING_NUMBERS, "seed")}
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}, "stop": list(request.stop)}
     body |= {"dry_sequence_breakers": list(s.dry_sequence_breakers), "stop_repeats": request.stop_repeats}
+    body |= response_format(request)
     top = min(request.detail, _LARGEST_TOP)
     if request.messages:
         body |= {"messages": turns(request.messages), "thinking": request.thinking}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from specchat.engine import (
     MOST_DRAFTED,
     SAMPLING_NUMBERS,
     Admitted,
+    ConstraintKind,
     EngineError,
     Event,
     Finished,
@@ -108,6 +110,8 @@ def check(request: Request) -> None:
     """
     if request.sampling.lenience != 1:
         raise EngineError("a server accepts drafts as it was started to: leave out --lenience")
+    if request.constraint and request.constraint.kind is not ConstraintKind.SCHEMA:
+        raise EngineError("servers agree on JSON schemas alone: state a --schema, or use a model on this machine")
     if request.reply_ids or request.reply_text:
         raise EngineError("a server cannot be given the beginning of a reply: continue it with a model on this machine")
 
@@ -123,6 +127,14 @@ def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
         {"role": turn.role, "content": turn.content} | ({"reasoning_content": turn.thinking} if turn.thinking else {})
         for turn in messages
     ]
+
+
+def response_format(request: Request) -> dict[str, Any]:
+    """The field for the constraint of a request; empty without one."""
+    if request.constraint is None:
+        return {}
+    schema = {"name": "reply", "strict": True, "schema": json.loads(request.constraint.text)}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 def standard_body(request: Request, model: str, penalty: str | None, *, dry: bool = False) -> dict[str, Any]:
@@ -152,6 +164,7 @@ def standard_body(request: Request, model: str, penalty: str | None, *, dry: boo
         body["prompt"] = request.prompt if request.prompt is not None else list(request.prompt_ids)
     body |= {"seed": s.seed} if s.seed is not None else {}
     body |= {"stop": list(request.stop)} if request.stop else {}
+    body |= response_format(request)
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}} if s.logit_bias else {}
     penalties = {"presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty}
     body |= {name: value for name, value in penalties.items() if value}

@@ -12,6 +12,7 @@ from pathlib import Path
 from textual.app import SuspendNotSupported
 
 from specchat.app.chat.attachments import file_attachment, read_text_file
+from specchat.app.chat.constraints import constraint_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.tray import begun, mention
 from specchat.app.errors import AppError, UsageError, explained
@@ -151,6 +152,15 @@ class PromptActions(ActionGroup):
             self._use_system(self._scope.conversation, text)
         else:
             self._edit_system()
+
+    def schema(self, name: str) -> None:
+        """`/schema FILE`: the next replies of this chat follow a JSON schema; off: they no longer do."""
+        conversation = self._scope.conversation
+        if name:
+            path = None if name == OFF else Path(name.strip('"')).expanduser()
+            conversation.constraint = constraint_of(schema=path)
+        told = "JSON that follows its schema · /schema off ends that" if conversation.constraint else "free text"
+        self._scope.say(f"replies in this chat: {told}")
 
     def save_system(self, name: str) -> None:
         """Save this chat's system prompt under a name."""

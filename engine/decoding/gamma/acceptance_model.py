@@ -207,12 +207,14 @@ class AcceptanceModel:
         return chances[1:]
 
     def offered(self, gamma: int) -> list[float]:
-        """`survival` of what the drafter offers for γ: if unknown, a chain of the most promising bucket."""
+        """`survival` of what the drafter offers for γ: if unknown, a chain of the most promising bucket of the first
+        method, which takes draft steps."""
         self._fade()
         key = gamma if self._shapes else MAX_GAMMA
         if key not in self._offered:
-            rates = self.rates
-            offer = self._shapes(key) if self._shapes else ([max(rates, key=rates.__getitem__)] * key, None)
+            methods = self.experience.method_of
+            first = {bucket: rate for bucket, rate in self.rates.items() if not methods[bucket]}
+            offer = self._shapes(key) if self._shapes else ([max(first, key=first.__getitem__)] * key, None)
             self._offered[key] = self.survival(*offer)
         return self._offered[key] if self._shapes else self._offered[key][:gamma]
 

@@ -40,7 +40,7 @@ def is_block(found: Path) -> bool:
 def _states_block(config: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a block drafter."""
     names = map(str, config.get("architectures") or ())
-    named = any(kind in name for name in names for kind in ("DFlash", "DSpark"))
+    named = any(kind in name for name in names for kind in ("DFlash", "DSpark", "MuseGlimmerAssistant"))
     return named or NESTED in config or config.get(SPECULATORS) in BLOCK_KINDS
 
 

@@ -288,6 +288,7 @@ struct sk_row {
     const float* q;               // [nodes, support], distribution of each node's children; null if they were not drawn
     const sk_sampling* sampling;  // null if it accepts the likeliest tokens
     sk_penalties* penalties;      // null for none
+    const uint32_t* allowed;      // [K + 1, vocabulary / 32 rounded up], by bit, tokens that may follow each node; null: all
     uint64_t seed, number;        // of its random numbers
     int32_t held;                 // whether the caller judges it
     int32_t accepted;             // output: number of accepted tokens

@@ -12,6 +12,9 @@ namespace sk {
 
 namespace {
 
+// Logit of a token that may not follow: it has no weight at any temperature, and differences from it are finite.
+constexpr float kForbidden = -1e30f;
+
 // What one thread needs.
 struct Scratch {
     Distribution p, q;
@@ -102,6 +105,10 @@ class Judge {
         return p_.standardise(kernels_, adjusted(node), all_.vocabulary, *row_.sampling, row_.seed, next_position());
     }
 
+    bool allows(int32_t node, int64_t token) const {
+        return row_.allowed[node * ((all_.vocabulary + 31) / 32) + token / 32] >> token % 32 & 1;
+    }
+
     // Of the token after the accepted ones, in the text.
     int64_t next_position() const { return row_.start + 1 + row_.accepted; }
 
@@ -114,15 +121,17 @@ class Judge {
         scratch_.tokens.push_back(row_.drafted[node - 1]);
     }
 
-    // The logits after a node, to be asked for once: bias and penalties are applied to them.
+    // The logits after a node, to be asked for once: mask, bias and penalties are applied to them.
     const float* adjusted(int32_t node) {
         float* logits = row_.logits + node * all_.vocabulary;
+        for (int64_t token = 0; row_.allowed && token < all_.vocabulary; token++)
+            if (!allows(node, token)) logits[token] = kForbidden;
         if (row_.penalties) scratch_.penalties.apply(*row_.penalties, scratch_.tokens, {logits, all_.vocabulary});
         return logits;
     }
 
     int32_t likeliest(int32_t node) {
-        if (!row_.penalties) return row_.best[node * all_.best_count];
+        if (!row_.penalties && !row_.allowed) return row_.best[node * all_.best_count];
         int32_t found;
         float* blocks = scratch_.blocks.reserve(all_.vocabulary / kBestBlock + 1);
         kernels_.best(adjusted(node), all_.vocabulary, 1, blocks, &found, nullptr);
@@ -137,6 +146,11 @@ class Judge {
         if (children_.empty()) return 0;
         row_.positions++;
         q_.assign(kernels_, row_.q + node * all_.support, all_.support);
+        if (row_.allowed) {
+            for (int64_t i = 0; i < all_.support; i++)
+                if (!allows(node, all_.tokens ? all_.tokens[i] : i)) q_.weights()[i] = 0;
+            q_.sum_again();
+        }
         // A draft that was drawn from what is not a number is refused, and leaves p as it is.
         double missed = !branches_ && q_.total() > 0 ? 1 - overlap() : 1;
         int32_t kept = 0;

@@ -23,7 +23,7 @@ from specchat.engine.tools.bench.peers import PEERS, Peers
 from specchat.engine.tools.bench.report import BenchReport
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
-from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
+from specchat.engine.tools.prompts import CONSTRAINED, SETS, PromptSet, load_prompts
 from specchat.engine.tools.runner import BASELINE, NONE, Say, ToolOptions, choose_variants, require_least, running
 from specchat.engine.worker.assembly import Assembly
 
@@ -78,6 +78,8 @@ class BenchOptions(ToolOptions):
         require_least(limit=(self.limit, 1), threads=(self.threads, 1), prompt_tokens=(self.prompt_tokens, 2))
         if self.slots is not None and self.slots < max(self.batches):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
+        follows = CONSTRAINED not in self.prompts or set(self.peers) <= {"llama.cpp"}
+        check(follows, f"--prompts {CONSTRAINED} compares with --peer llama.cpp alone: others follow no schemas")
         check(not (self.peers and self.crossover), "--peer does not go with --crossover: run the bench twice")
         if self.synthetic is None and self.shape:
             raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Sequence, Set
 from pathlib import Path
@@ -268,18 +269,20 @@ class LlamaCppPeer(Peer):
 
     def _decode(self, prompts: Sequence[Prompt], temperature: float, max_tokens: int) -> Pace:
         batch = [prompt.encode(self._tokenizer) for prompt in prompts]
+        schemas = [{"json_schema": json.loads(each.constraint.text)} if each.constraint else {} for each in prompts]
         if len(batch) == 1:
-            requests = [_request(batch[0], temperature, max_tokens, cache_prompt=False)]
+            requests = [_request(batch[0], temperature, max_tokens, cache_prompt=False, **schemas[0])]
         else:
             for ids in batch:
                 self._server.complete([_request(ids, temperature, 1)])
-            requests = [_request(ids, temperature, max_tokens, ignore_eos=True) for ids in batch]
+            whole = [schema or {"ignore_eos": True} for schema in schemas]
+            requests = [_request(ids, temperature, max_tokens, **more) for ids, more in zip(batch, whole, strict=True)]
         timings = self._server.complete(requests)
         tokens = sum(int(timing["predicted_n"]) - 1 for timing in timings)
         return Pace(tokens, max(float(timing["predicted_ms"]) for timing in timings) / 1000)
 
 
-def _request(ids: Sequence[int], temperature: float, max_tokens: int, **more: bool) -> dict[str, Any]:
+def _request(ids: Sequence[int], temperature: float, max_tokens: int, **more: Any) -> dict[str, Any]:
     """A request for one reply, as llama.cpp's server takes it."""
     return {
         "prompt": list(ids),

@@ -39,7 +39,7 @@ def test_list(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert list(lines) == list(PRESETS)
     assert sum(" * " in line for line in others) == 1
     assert "lacks 2.5 GB memory" in lines["qwen3.5-9b"]
-    assert "lacks 535 MB disk" in lines["lfm2.5-1.2b"]
+    assert "lacks 1.2 GB disk" in lines["lfm2.5-1.2b"]
     assert "lacks" not in lines["smollm2-135m"]
     assert " assistant     2.1  " in lines["gemma-4-e2b"]
     assert not list(home.iterdir())

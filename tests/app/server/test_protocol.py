@@ -194,7 +194,6 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
         (chat(logit_bias={"the": 1}), 400, "logit_bias maps token ids to numbers"),
         (chat(logit_bias={"99999": 1}), 400, "logit-bias names token 99999 and the model has 320 tokens"),
         (chat(tools=[{"type": "function"}]), 400, "tools.0.function: field required"),
-        (chat(response_format={"type": "json_object"}), 400, "response_format is not served here"),
         (chat(temprature=1), 400, "'temprature' is not a parameter: leave it out"),
         (chat(drafter="oracle"), 400, "drafter 'oracle' is not available"),
         (chat(moderation={"model": "m"}), 400, "moderation is not served here"),

@@ -15,7 +15,7 @@ from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.actions.prompt import NO_EDITOR
 from specchat.app.ui.screens.dialogs import SystemScreen, TemplateScreen
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.engine import Message
+from specchat.engine import JSON_OBJECT, Message
 from tests.app.stage import QUESTION, Stage
 from tests.app.views import NARROW, WIDE, screen_of
 from tests.terminal import Terminal
@@ -66,6 +66,19 @@ async def test_a_system_prompt_is_sent_stored_shown_and_exported(stage: Stage) -
     settings, _ = load_settings(stage.database.parent / "config" / "settings.toml")
     assert settings.system == text
     assert (stage.database.parent / "config" / "system" / "pirate.md").read_text() == f"{text}\n"
+
+
+async def test_replies_of_a_chat_follow_a_schema(stage: Stage, tmp_path: Path) -> None:
+    (tmp_path / "good.json").write_text('{"type": "object"}')
+    (tmp_path / "bad.json").write_text('{"$ref": "https://example.com/x.json"}')
+    async with stage.started() as pilot:
+        assert "Default retriever does not fetch" in await stage.send(pilot, f"/schema {tmp_path / 'bad.json'}")
+        await stage.answer(pilot, text="One")
+        assert "JSON that follows its schema" in await stage.send(pilot, f"/schema {tmp_path / 'good.json'}")
+        await stage.answer(pilot, text="Two")
+        assert "free text" in await stage.send(pilot, "/schema off")
+        await stage.answer(pilot, text="Three")
+    assert [request.constraint for request in stage.engine.submitted] == [None, JSON_OBJECT, None]
 
 
 async def test_escape_keeps_the_system_prompt_as_it_was(stage: Stage) -> None:

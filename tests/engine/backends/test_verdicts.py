@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -74,6 +75,16 @@ def drafted(tree: Tree, count: int, *, certain: bool, size: int = 40) -> tuple[T
     return logits, [Draft(own, tree, each[: tree.inner], support) for own, each in zip(tokens, q, strict=True)]
 
 
+def mask(row: SequenceState, draft: Draft, size: int) -> None:
+    """Allow half of the tokens after each node, and all that were drafted: drafts are cut elsewhere."""
+    shape = len(draft.tree) + 1, -(-size // 32)
+    words = np.random.default_rng(row.slot).integers(0, 1 << 32, shape, dtype=np.uint32)
+    for token in draft.on_host:
+        words[:, token // 32] |= np.uint32(1 << token % 32)
+    words = words.view(np.int32)
+    row.constraint = SimpleNamespace(masks=lambda _: words)  # type: ignore[assignment]
+
+
 def judged(
     by: TensorAcceptance, rows: Sequence[SequenceState], logits: Tensor, drafts: Sequence[Draft], gamma: int = 3
 ) -> list[Outcome]:
@@ -141,13 +152,16 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, drafts: Sequence[Draft
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("size", [64, 1037])
 @pytest.mark.parametrize("certain", [True, False], ids=["certain", "drawn"])
+@pytest.mark.parametrize("masked", [False, True], ids=["free", "masked"])
 @pytest.mark.parametrize("tree", TREES.values(), ids=TREES.keys())
-def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, certain: bool, size: int) -> None:
+def test_the_kernels_give_the_outcomes_of_the_reference(tree: Tree, masked: bool, certain: bool, size: int) -> None:
     count = 300
     names = ("mixed", "filtered", "xtc", "penalties")
     batch = [sampling for name in names for sampling in BATCHES[name]]
     rows = rows_of(count, [*batch, Sampling(temperature=1.0, top_k=300, top_p=0.6)])
     logits, drafts = drafted(tree, count, certain=certain, size=size)
+    for row, draft in zip(rows[::2], drafts[::2], strict=True) if masked else ():
+        mask(row, draft, size)
     ours = packed(rows, logits, drafts)
     expect_equal(ours, judged(acceptance(count), rows, logits, drafts), 1e-4)
     assert len({each.accepted for each in ours}) > 1

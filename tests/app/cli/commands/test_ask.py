@@ -62,6 +62,39 @@ def test_a_logit_bias_makes_a_token_certain_or_impossible(ask: Callable[..., Don
     assert plain[0] != 66
 
 
+@pytest.mark.parametrize(
+    ("options", "replies"),
+    [
+        (("--schema", "schema"), {'{"good": true}', '{"good": false}'}),
+        (("--regex", "[ab]{3}!"), {f"{a}{b}{c}!" for a in "ab" for b in "ab" for c in "ab"}),
+        (("--grammar", "grammar"), {"yes.", "no."}),
+        (("--choice", "one", "--choice", "two"), {"one", "two"}),
+    ],
+)
+def test_a_reply_follows_what_is_stated(
+    ask: Callable[..., Done], tmp_path: Path, options: tuple[str, ...], replies: set[str]
+) -> None:
+    form = {"type": "object", "properties": {"good": {"type": "boolean"}}, "required": ["good"]}
+    (tmp_path / "schema").write_text(json.dumps(form | {"additionalProperties": False}))
+    (tmp_path / "grammar").write_text('root ::= ("yes" | "no") "."')
+    stated = [tmp_path / each if (tmp_path / each).is_file() else each for each in options]
+    done = ask("Is it good?", *stated, "--max-tokens", 60)
+    assert (done.code, done.out.strip() in replies) == (0, True), done
+
+
+def test_what_a_reply_cannot_follow_is_refused(ask: Callable[..., Done], tmp_path: Path) -> None:
+    (tmp_path / "schema").write_text("{")
+    for options, told in {
+        ("--schema", tmp_path / "schema"): "the JSON schema is not JSON",
+        ("--grammar", tmp_path / "none"): f"{tmp_path / 'none'} cannot be read: No such file or directory",
+        ("--regex", "("): "the regular expression cannot be used: unclosed group",
+        ("--json-object", "--choice", "a"): "a reply follows one of --schema, --json-object",
+    }.items():
+        done = ask("the", *options)
+        assert (done.code, done.out) == (2, "")
+        assert done.err.startswith(f"specchat: {told}")
+
+
 def test_a_pipe_gets_plain_text_with_no_control_characters(ask: Callable[..., Done]) -> None:
     options = ("--max-tokens", 200, "--temperature", 5, "--seed", 1)
     as_json = ask("the", "--json", *options).out
@@ -148,9 +181,9 @@ def test_endless_input_is_refused_before_the_model_is_loaded(monkeypatch: pytest
 
 
 def test_an_engine_that_dies_is_one_sentence(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    from specchat.engine.worker.worker import Worker
+    from specchat.engine.worker.rounds import Rounds
 
-    monkeypatch.setattr(Worker, "_round", fails(EngineError("the lights went out")))
+    monkeypatch.setattr(Rounds, "run", fails(EngineError("the lights went out")))
     assert ask("the").sentence == "the lights went out"
 
 

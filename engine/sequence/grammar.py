@@ -1,0 +1,94 @@
+"""Grammars of constraints for llguidance (Moskal et al. 2025), and what is wrong with a constraint.
+
+llguidance follows a grammar token by token: an Earley parser over a lexer of derivatives of regular expressions, with
+masks from a trie of the vocabulary. It is imported with the first constraint, as a start needs none.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from specchat.engine.constraint import FIELD, Constraint, ConstraintKind
+from specchat.engine.errors import EngineError, check
+from specchat.engine.sequence.json_schema import is_finite, read_schema
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+
+_JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON on one line, as `json.dumps` writes it: with other white space less text would be certain, and a model could
+write white space without end. A schema may set its own `x-guidance`."""
+_LONGEST_REASON = 200
+"""Characters of a reason from llguidance."""
+
+
+@lru_cache(maxsize=64)
+def check_constraint(constraint: Constraint) -> None:
+    """Check a constraint without a vocabulary; nothing is fetched.
+
+    Raises:
+        EngineError: it is not valid, or no text or only endless text satisfies it.
+    """
+    from llguidance import LLTokenizer
+
+    if constraint.kind is ConstraintKind.CALL:
+        return
+    schema = read_schema(constraint.text) if constraint.kind is ConstraintKind.SCHEMA else None
+    matcher = matcher_of(constraint, "", LLTokenizer("byte"))
+    matcher.compute_bitmask()
+    check_matcher(constraint, matcher)
+    finite = schema is None or is_finite(schema)
+    check(finite, "the JSON schema requires itself without end: make the part that recurs optional", FIELD)
+
+
+def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLMatcher:
+    """A matcher before the first token.
+
+    Args:
+        constraint: what the answer follows.
+        lead: Lark rules of what may precede the rule `@answer`; empty for nothing.
+        tokenizer: of the tokens to be matched.
+
+    Raises:
+        EngineError: the constraint is not valid.
+    """
+    from llguidance import LLMatcher, LLParserLimits, regex_to_lark
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    if constraint.kind is ConstraintKind.SCHEMA:
+        made = LLMatcher.grammar_from_json_schema(constraint.text, _JSON)  # type: ignore[arg-type]
+    elif constraint.kind is ConstraintKind.REGEX:
+        made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
+    elif constraint.kind is ConstraintKind.CALL:
+        made = LLMatcher.grammar_from_lark(constraint.text)
+    else:
+        try:
+            made = LLMatcher.grammar_from_lark(any_to_lark(constraint.text))
+        except Exception as error:  # the converter of GBNF raises plain ones
+            raise EngineError(_sentence(constraint, str(error)), FIELD) from None
+    if lead:
+        body = json.loads(made)["grammars"][0] | {"name": "answer"}
+        made = json.dumps({"grammars": [{"name": "reply", "lark_grammar": lead}, body]})
+    matcher = LLMatcher(tokenizer, made, log_level=0, limits=LLParserLimits(verbose_errors=False))
+    check_matcher(constraint, matcher)
+    return matcher
+
+
+def check_matcher(constraint: Constraint, matcher: LLMatcher) -> None:
+    """Check that a matcher is in no error state.
+
+    Raises:
+        EngineError: it is, as the constraint is not valid or takes too much work.
+    """
+    check(not matcher.is_error(), _sentence(constraint, matcher.get_error()), FIELD)
+
+
+def _sentence(constraint: Constraint, reason: str) -> str:
+    """Message for a reason in the words of llguidance, of which one line says most."""
+    lines = [line.strip() for line in reason.splitlines() if line.strip()] or ["it is not valid"]
+    said = next((line for line in lines if line.startswith("error: ")), lines[0]).removeprefix("error: ")
+    if said.startswith("NoExtension"):
+        said = "no text satisfies it"
+    return f"the {constraint.kind} cannot be used: {said[:_LONGEST_REASON]}"
