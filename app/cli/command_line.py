@@ -101,10 +101,11 @@ def chat(
 
 
 @app.command(cls=options.Command, epilog=options.DOCUMENTATION)
-@options.collect(given=options.SETTINGS, parts=options.QUESTION)
+@options.collect(given=options.SETTINGS, parts=options.QUESTION, tools=options.TOOLS)
 def ask(
     given: options.Given,
     parts: options.Given,
+    tools: options.Given,
     question: Annotated[str | None, typer.Argument(help="The question; text on stdin is added to it.")] = None,
     as_json: options.Json = False,
     attach: options.Attach = None,
@@ -117,12 +118,21 @@ def ask(
 
     options.check(given, attach)
     whole = Question(question, **parts)
+    without_store = "beams" if beams is not None else "mcp" if tools.get("mcp") else None
+    for name, value in {"attach": attach, "trace": trace, **parts, **tools}.items():
+        alone = name in ("attach", "trace", "mcp", "allow_tools") and beams is not None
+        if value and without_store and (alone or name in ("save", "chat", "newest")):
+            told = f"--{without_store}, which stores no reply"
+            raise UsageError(f"{options.flag(name)} does not go with {told}: leave one out")
     if beams is not None:
-        for name, value in (("attach", attach), ("trace", trace), *parts.items()):
-            if value and name in ("attach", "trace", "save", "chat", "newest"):
-                raise UsageError(f"{options.flag(name)} does not go with --beams, which stores no reply: leave one out")
         answer_with_beams(whole, given, beams, as_json=as_json)
-    elif answer(whole, given, as_json=as_json, trace=trace, attach=attach):
+        return
+    from specchat.app.cli.tools import offered_tools
+
+    allowed = [name.strip() for name in tools.get("allow_tools", "").split(",") if name.strip()]
+    with offered_tools(tools.get("mcp", ()), allowed) as offered:
+        cancelled = answer(whole, given, as_json=as_json, trace=trace, attach=attach, offered=offered)
+    if cancelled:
         raise typer.Exit(130)
 
 

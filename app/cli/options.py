@@ -118,6 +118,11 @@ QUESTION = table(
     show_thinking=(bool, None, "Print the model's thinking too; otherwise a terminal shows only its length."),
 )
 """The options of `ask` that make a `Question`."""
+TOOLS = table(
+    mcp=(list[str], "NAME", "Offer the tools of an MCP server of the settings file; may be repeated."),
+    allow_tools=(str, "A,B", "Tools that are called without asking."),
+)
+"""The options of `ask` for tools."""
 MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "tokenizer", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(

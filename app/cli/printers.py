@@ -201,9 +201,11 @@ class JsonPrinter:
         sampling = used or self._settings.sampling()
         thought, answer = ("".join(getattr(each, part) for each in rounds) for part in ("thought", "answer"))
         thought, answer = (thought + event.tail, answer) if event.thinking else (thought, answer + event.tail)
+        calls = [*(call for each in rounds for call in each.calls), *event.calls]
         values = {
             "text": answer,
             "thinking": thought.strip() or None,
+            **({"calls": [call._asdict() for call in calls]} if calls else {}),
             "token_ids": [] if figures.observed else [token for record in rounds for token in record.emitted],
             "prompt_tokens": figures.prompt_tokens,
             "finish_reason": event.reason,

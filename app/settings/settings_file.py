@@ -17,6 +17,8 @@ from specchat.engine import make_private
 KEYS, PROFILES = "keys", "models"
 """Tables of the settings file: key bindings, and settings by target, as in `[models."qwen3-0.6b"]`, which have priority
 over the others of the file."""
+SERVERS = "mcp"
+"""Table of MCP servers (`app.chat.tool_servers`)."""
 KINDS: Mapping[str, type[Any]] = {"str": str, "int": int, "float": float}
 """Types of values."""
 PHRASES = {"str": "a text", "int": "a whole number", "float": "a number"}
@@ -106,7 +108,7 @@ def stored_settings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any
         for target, own in _table(PROFILES, values.get(PROFILES, {}), faults).items()
     }
     notices = [f"{path} has values that are not used: {'; '.join(faults)}"] if faults else []
-    if unknown := [name for name in values if name not in (*TABLE, KEYS, PROFILES)]:
+    if unknown := [name for name in values if name not in (*TABLE, KEYS, PROFILES, SERVERS)]:
         notices.append(f"{path} has settings that this version does not know: {', '.join(unknown)}")
     return known, profiles, "; ".join(notices) or None
 

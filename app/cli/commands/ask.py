@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from specchat import engine
+from specchat.app.chat.parts import joined, parts_of
 from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
@@ -22,19 +23,28 @@ from specchat.app.cli.question import Question, StoredTurn
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_SWITCH, Settings
+from specchat.engine import PartKind
 from specchat.engine.models import downloads
 
 if TYPE_CHECKING:
+    from specchat.app.cli.tools import OfferedTools
     from specchat.app.sources.attached import AttachedEngine
     from specchat.engine.tools.beams import FoundBeams
 
+_COMPLETE = (engine.FinishReason.EOS, engine.FinishReason.STOP)
 _POLL_S = 0.05
 _WIDTH = 100
 """Columns of a line about a beam, outside a terminal."""
 
 
 def answer(
-    question: Question, options: Mapping[str, object], *, as_json: bool, trace: Path | None, attach: str | None = None
+    question: Question,
+    options: Mapping[str, object],
+    *,
+    as_json: bool,
+    trace: Path | None,
+    attach: str | None = None,
+    offered: OfferedTools | None = None,
 ) -> bool:
     """Load the model or attach to the server at this address, ask, and print. Returns whether ctrl+c ended the reply.
 
@@ -55,20 +65,30 @@ def answer(
         ready = load(source)
         settings = settings.with_model(ready.sampling)
         request = question.request(settings, messages)
+        if offered is not None:
+            request = replace(request, tools=offered.tools(ready))
         if not ready.conversations:
             request = as_text(request, ready.target)
         if writer:
             writer.write(ready)
-            writer.write(request)
         thinks = question.show_thinking
-        printer = JsonPrinter(ready, settings) if as_json else text_printer(thinking=thinks, ready=ready)
+
+        def new_printer() -> Printer:
+            return JsonPrinter(ready, settings) if as_json else text_printer(thinking=thinks, ready=ready)
+
+        printer = new_printer()
         if options.get("thinking") is not None and not ready.thinking_switch:
             printer.note(NO_SWITCH.format(ready.target))
         if not attach and (notice := settings.context_notice(ready)):
             printer.note(notice)
         if turn is not None:
             turn.begin(ready.target if attach else settings.target)
-        return _stream(source, request, printer, writer, turn)
+        while True:
+            ended, reply = _stream(source, request, printer, writer, turn)
+            if offered is None or not reply.parts_of(PartKind.CALL) or ended.reason not in _COMPLETE:
+                return ended.reason is engine.FinishReason.CANCELLED
+            request = offered.continued(request, reply)
+            printer = new_printer()
 
 
 def as_text(request: engine.Request, target: str) -> engine.Request:
@@ -124,8 +144,12 @@ def _stream(
     printer: Printer,
     writer: engine.TraceWriter | None,
     turn: StoredTurn | None,
-) -> bool:
+) -> tuple[engine.Finished, engine.Message]:
+    """Print one reply; return how it ended, and its message."""
     outbox = engine.Outbox()
+    said: list[engine.MessagePart] = []
+    if writer:
+        writer.write(request)
     source.submit(request, outbox)
     with _interruptions() as interrupted:
         cancelled = False
@@ -134,15 +158,17 @@ def _stream(
             if interrupted.is_set() and not cancelled:
                 cancelled = True
                 source.cancel(request.request_id)
-            for said in source.outbox.drain():
-                if isinstance(said, engine.Notice):
-                    printer.note(said.text)
+            for told in source.outbox.drain():
+                if isinstance(told, engine.Notice):
+                    printer.note(told.text)
             if event is None:
                 continue
             if writer:
                 writer.write(event)
             if turn is not None:
                 turn.add(event)
+            if isinstance(event, engine.Round | engine.Finished):
+                said += parts_of(event)
             match event:
                 case engine.Admitted() | engine.Round() | engine.Totals():
                     printer.add(event)
@@ -153,7 +179,7 @@ def _stream(
                     raise engine.EngineError(message)
                 case engine.Finished():
                     printer.finish(event)
-                    return event.reason is engine.FinishReason.CANCELLED
+                    return event, engine.Message("assistant", parts=joined(said))
 
 
 @contextmanager

@@ -54,6 +54,7 @@ class Done:
 def command(
     *arguments: object,
     stdin: bytes | None = None,
+    typed: str = "",
     terminal: bool = False,
     on_write: Callable[[str], None] | None = None,
 ) -> Done:
@@ -61,11 +62,12 @@ def command(
 
     Args:
         arguments: The command line.
-        stdin: What is piped in; None for a terminal without input.
+        stdin: What is piped in; None for a terminal.
+        typed: What is typed on that terminal.
         terminal: Whether stdout and stderr are terminals.
         on_write: Called with every text before it is written to stdout.
     """
-    out, err, keys = Output(terminal, on_write), Output(terminal), io.TextIOWrapper(io.BytesIO(stdin or b""))
+    out, err, keys = Output(terminal, on_write), Output(terminal), io.TextIOWrapper(io.BytesIO(stdin or typed.encode()))
     if stdin is None:
         keys.isatty = lambda: True  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:

@@ -1,0 +1,116 @@
+"""Tools of MCP servers for `specchat ask`: each call is approved on the terminal, or by `--allow-tools`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from specchat.app.chat.tool_servers import tool_server
+from specchat.app.cli.progress import warn
+from specchat.app.errors import UsageError
+from specchat.app.paths import settings_file
+from specchat.app.sources.tool_client import ToolClient, named
+from specchat.engine import Message, MessagePart, PartKind, Ready, Request, Tool
+
+MOST_REPLIES = 32
+"""Replies with calls to one question: a model that calls without end is stopped."""
+_REFUSED = "error: the user does not allow this call"
+_CHOICES = {"o": "once", "a": "always", "n": "never"}
+
+
+class OfferedTools:
+    """The tools that the model is offered, and their calls.
+
+    Args:
+        client: the servers.
+        allowed: names of tools that are called without a question.
+
+    Raises:
+        AppError: there is no tool of an allowed name.
+    """
+
+    def __init__(self, client: ToolClient, allowed: Sequence[str]) -> None:
+        self._client = client
+        self._decided = {tool.name: True for tool in named(client.tools, allowed)}
+        """Whether a tool is called without a question; tools that are not in it are asked about."""
+        self._asks = _can_ask()
+        self._replies = 0
+
+    def tools(self, ready: Ready) -> tuple[Tool, ...]:
+        """All tools, or without a terminal the allowed ones.
+
+        Raises:
+            UsageError: the model cannot call tools.
+        """
+        if not ready.tools:
+            raise UsageError(
+                f"{ready.target} cannot call tools, or its chat template has no place for them: choose a model that "
+                "was trained to call tools, or leave --mcp out"
+            )
+        return tuple(tool for tool in self._client.tools if self._asks or tool.name in self._decided)
+
+    def continued(self, request: Request, reply: Message) -> Request:
+        """Make the calls of a reply; the request for the reply to their results.
+
+        Raises:
+            UsageError: the model has called too often.
+        """
+        self._replies += 1
+        if self._replies > MOST_REPLIES:
+            raise UsageError(f"the model has called tools in {MOST_REPLIES} replies: ask for less at once")
+        results = [
+            MessagePart(PartKind.RESULT, self._result(call), call.name, call.call_id)
+            for call in reply.parts_of(PartKind.CALL)
+        ]
+        messages = (*request.messages, reply, *(Message("tool", parts=[result]) for result in results))
+        return replace(request, request_id=f"ask-{self._replies + 1}", messages=messages)
+
+    def _result(self, call: MessagePart) -> str:
+        """The result of a call that is allowed, or a sentence."""
+        fields = json.loads(call.text).items()
+        warn("\n".join([f"the model calls {call.name}", *(f"  {key}: {json.dumps(value)}" for key, value in fields)]))
+        if not self._decided.get(call.name, self._asks) or not self._allows(call.name):
+            return _REFUSED
+        return self._client.call(call.name, call.text)
+
+    def _allows(self, name: str) -> bool:
+        """Whether the user allows a call; the question is repeated until it is answered."""
+        if name in self._decided:
+            return self._decided[name]
+        while True:
+            print(f"call {name}? o once, a always, n never: ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:  # the end of the input
+                return False
+            if (choice := line.strip().lower()[:1]) in _CHOICES:
+                break
+        if choice != "o":
+            self._decided[name] = choice == "a"
+        return choice != "n"
+
+
+def _can_ask() -> bool:
+    """Whether the user can be asked: input and messages are of a terminal."""
+    return bool(sys.stdin and sys.stdin.isatty() and sys.stderr.isatty())
+
+
+@contextmanager
+def offered_tools(names: Collection[str], allowed: Sequence[str]) -> Iterator[OfferedTools | None]:
+    """The tools of the named servers of the settings file, which are connected meanwhile; None without names.
+
+    Raises:
+        UsageError: nobody can be asked and no tool is allowed.
+        AppError: a server is not known, or cannot be reached.
+    """
+    if not names:
+        if allowed:
+            raise UsageError("--allow-tools goes with --mcp NAME, which names a server of tools")
+        yield None
+        return
+    if not allowed and not _can_ask():
+        raise UsageError("--mcp asks before each call and needs a terminal: name the tools with --allow-tools A,B")
+    with ToolClient([tool_server(settings_file(), name) for name in dict.fromkeys(names)]) as client:
+        yield OfferedTools(client, allowed)

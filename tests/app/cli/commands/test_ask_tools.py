@@ -1,0 +1,122 @@
+"""`specchat ask --mcp`: calls are made after they were allowed, and the reply continues with their results."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import AddedToken
+
+from specchat.app.cli import tools
+from specchat.app.cli.commands import ask as ask_module
+from specchat.app.paths import settings_file
+from specchat.engine import Engine, EngineConfig, PartKind, Request, read_trace
+from tests.app.cli.commands.command import Done, command
+from tests.app.server.test_tools import TOOLS
+from tests.engine.tiny import EOS, assemble_loaded, reciting_model, tiny_tokenizer
+
+CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
+TEMPLATE = TOOLS.replace("[assistant]", "{% if messages[-1].role == 'tool' %}={% else %}[assistant]{% endif %}")
+ANSWER = "It is sunny."
+SCRIPT = Path(__file__).parents[2] / "tool_server.py"
+
+
+def calling_engine(*, always: bool = False) -> Engine:
+    """An engine whose model calls the weather and answers after the result, or calls again if it does so always."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in (CALL, ANSWER)])
+    tokenizer.chat_template = TOOLS if always else TEMPLATE
+    bracket, call, equals, answer = (tokenizer.encode(piece)[0] for piece in ("]", CALL, "=", ANSWER))
+    model = reciting_model(tokenizer, [bracket, call, equals, answer])
+    with torch.no_grad():
+        model.model.lm_head.weight[EOS] += 2 * model.model.model.embed_tokens.weight[call]  # ends after the call
+
+    def assemble(config: EngineConfig, progress: Any) -> Any:  # noqa: ARG001
+        return assemble_loaded(config, model, None, head=None, more=())
+
+    return Engine(EngineConfig("tiny", Path(), context=4096, slots=1), assemble)
+
+
+@pytest.fixture(autouse=True)
+def server() -> None:
+    """The settings name the server of the script."""
+    file = settings_file()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(f"[mcp.here]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SCRIPT))}]\n")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
+    """Runs `specchat ask` on that model with that server."""
+    monkeypatch.setattr(ask_module, "make_engine", lambda _: calling_engine())
+
+    def run(*arguments: object, **about: Any) -> Done:
+        return command("ask", "hi", "--mcp", "here", "--drafter", "none", *arguments, **about)
+
+    return run
+
+
+def results(trace: Path) -> list[str]:
+    """The results in the last request of a trace."""
+    requests = [each for each in read_trace(trace) if isinstance(each, Request)]
+    return [part.text for message in requests[-1].messages for part in message.parts_of(PartKind.RESULT)]
+
+
+def test_an_allowed_tool_is_called_without_a_terminal(asked: Callable[..., Done], tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    done = asked("--allow-tools", "weather", "--trace", trace, stdin=b"")
+    assert (done.code, done.out) == (0, f"{ANSWER}\n")
+    assert done.err == 'specchat: the model calls weather\n  city: "Paris"\n'
+    assert results(trace) == ["18 °C in Paris"]
+    offered = [each.tools for each in read_trace(trace) if isinstance(each, Request)]
+    assert [[tool.name for tool in tools] for tools in offered] == [["weather"]] * 2  # the others cannot be allowed
+
+
+@pytest.mark.parametrize(("key", "result"), [("o", "18 °C in Paris"), ("n", "the user does not allow this call")])
+def test_the_terminal_is_asked(asked: Callable[..., Done], tmp_path: Path, key: str, result: str) -> None:
+    trace = tmp_path / "trace"
+    done = asked("--trace", trace, typed=f"what\n{key}\n", terminal=True)
+    assert (done.code, ANSWER in done.out) == (0, True)
+    assert done.err.count("call weather? o once, a always, n never: ") == 2  # the first line was no answer
+    assert results(trace) == [f"error: {result}" if key == "n" else result]
+
+
+def test_json_has_an_object_for_each_reply(asked: Callable[..., Done]) -> None:
+    done = asked("--allow-tools", "weather", "--json", stdin=b"")
+    first, last = map(json.loads, done.out.splitlines())
+    assert [(call["name"], json.loads(call["arguments"])) for call in first["calls"]] == [
+        ("weather", {"city": "Paris"})
+    ]
+    assert last["text"] == ANSWER
+    assert "calls" not in last
+
+
+def test_a_model_that_calls_without_end_is_stopped(asked: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ask_module, "make_engine", lambda _: calling_engine(always=True))
+    monkeypatch.setattr(tools, "MOST_REPLIES", 2)
+    done = asked("--allow-tools", "weather", stdin=b"")
+    assert done.code == 2
+    assert done.err.endswith("specchat: the model has called tools in 2 replies: ask for less at once\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ((), "--mcp asks before each call and needs a terminal: name the tools with --allow-tools A,B"),
+        (("--allow-tools", "nothing"), "there is no tool nothing: choose from weather, hang"),
+        (("--mcp", "other", "--allow-tools", "weather"), "the MCP server other is not in"),
+        (("--save",), "--save does not go with --mcp"),
+        (("--beams", "2"), "--mcp does not go with --beams"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(asked: Callable[..., Done], options: tuple[str, ...], why: str) -> None:
+    assert asked(*options, stdin=b"").sentence.startswith(why)
+
+
+def test_a_model_without_tools_is_refused(ask: Callable[..., Done]) -> None:
+    sentence = ask("hi", "--mcp", "here", "--allow-tools", "weather", stdin=b"").sentence
+    assert "cannot call tools" in sentence
+    assert command("ask", "hi", "--allow-tools", "weather", stdin=b"").sentence.startswith("--allow-tools goes with")
