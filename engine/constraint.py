@@ -25,6 +25,8 @@ class ConstraintKind(StrEnum):
     REGEX = "regular expression"
     GRAMMAR = "grammar"
     """Lark, or GBNF as in llama.cpp."""
+    CALL = "call of a tool"
+    """Lark with token ids, which `engine.sequence.call_grammar` makes for a vocabulary; no request has it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from itertools import zip_longest
 from starlette.types import Receive, Scope, Send
 
 from specchat.app.server.calls import Call, Calls, disconnected, unwritten
-from specchat.app.server.formats import DONE, Choice, Delta, Echo, Format
+from specchat.app.server.formats import Choice, Delta, Echo, Format
 from specchat.app.server.protocol import GONE, ApiError, Body
 from specchat.engine import Event, Finished, FinishReason, Request, Round
 
@@ -93,9 +93,8 @@ class Answer:
                 return
             last = call.over  # more may come while this is sent
             if last:
-                if self._body.stream_options and self._body.stream_options.include_usage:
-                    body += self._form.usage_chunk(list(self._choices.values()), self._each)
-                body += DONE
+                counts = bool(self._body.stream_options and self._body.stream_options.include_usage)
+                body += self._form.end(list(self._choices.values()), self._each, counts=counts)
             if body:
                 await sending.send(bytes(body), last=last)
 

@@ -6,9 +6,10 @@ import asyncio
 import sys
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from json import loads
 from typing import Any
 
@@ -28,6 +29,8 @@ from specchat.app.server.formats import ChatFormat, CompletionFormat, Echo, Form
 from specchat.app.server.guards import Guard, ReadToTheEnd
 from specchat.app.server.protocol import GONE, AnyBody, ApiError, ChatBody, CompletionBody, TokenizeBody, parse
 from specchat.app.server.requests import Defaults, conversation, echoed, read_prompt, requests_of
+from specchat.app.server.responses import ResponsesFormat
+from specchat.app.server.responses_body import ResponsesBody, renamed
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine, Ready, TokenScore, to_json
 
@@ -77,12 +80,22 @@ class Service:
     async def chat(self, request: Request) -> ASGIApp:
         """POST /v1/chat/completions."""
         body = await self._parsed(ChatBody, request)
-        return await self._answer(body, "chatcmpl", ChatFormat, body.top_logprobs or 0 if body.logprobs else None)
+        form = partial(ChatFormat, speculation=bool(body.speculation))
+        return await self._answer(body, "chatcmpl-", form, body.top_logprobs or 0 if body.logprobs else None)
+
+    async def responses(self, request: Request) -> ASGIApp:
+        """POST /v1/responses."""
+        body = await self._parsed(ResponsesBody, request)
+        try:
+            return await self._answer(body.chat(), "resp_", partial(ResponsesFormat, body=body), None)
+        except ApiError as error:
+            raise renamed(error) from None
 
     async def completions(self, request: Request) -> ASGIApp:
         """POST /v1/completions."""
         body = await self._parsed(CompletionBody, request)
-        return await self._answer(body, "cmpl", CompletionFormat, body.logprobs, request if body.echo else None)
+        form = partial(CompletionFormat, speculation=bool(body.speculation))
+        return await self._answer(body, "cmpl-", form, body.logprobs, request if body.echo else None)
 
     async def tokenize(self, request: Request) -> ASGIApp:
         """POST /tokenize."""
@@ -120,15 +133,15 @@ class Service:
         self,
         body: ChatBody | CompletionBody,
         prefix: str,
-        form: type[Format],
+        form: Callable[[str, str, int], Format],
         top: int | None,
         echo: Request | None = None,
     ) -> ASGIApp:
         self._check_model(body.model)
-        call_id = f"{prefix}-{uuid.uuid4().hex}"
+        call_id = f"{prefix}{uuid.uuid4().hex}"
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
         echoes = await self._echoes(body, requests, echo) if echo and isinstance(body, CompletionBody) else ()
-        written = form(call_id, self.ready.target, int(time.time()), speculation=bool(body.speculation))
+        written = form(call_id, self.ready.target, int(time.time()))
         return Answer(self.calls, requests, written, body, top, echoes)
 
     async def _echoes(self, body: CompletionBody, requests: Sequence[Any], request: Request) -> list[Echo]:
@@ -183,6 +196,7 @@ def make_application(service: Service, key: str | None, origins: list[str], host
     """The ASGI application; `origins` and `hosts` as for `Guard`."""
     routes = [
         Route("/v1/chat/completions", service.chat, methods=["POST"]),
+        Route("/v1/responses", service.responses, methods=["POST"]),
         Route("/v1/completions", service.completions, methods=["POST"]),
         Route("/v1/models", service.models),
         Route("/v1/models/{name:path}", service.model),

@@ -147,7 +147,26 @@ def _log(probability: float) -> float:
 
 
 class Format(ABC):
-    """Writes the objects of one reply.
+    """Writes the objects of one reply."""
+
+    joins = True
+    """Whether rounds may share a chunk."""
+
+    @abstractmethod
+    def chunk(self, choice: Choice, delta: Delta) -> bytes:
+        """What a stream has for one event; may be empty."""
+
+    @abstractmethod
+    def end(self, choices: Sequence[Choice], each: int, *, counts: bool) -> bytes:
+        """What a stream ends with; `counts`: token counts are wanted."""
+
+    @abstractmethod
+    def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
+        """A whole reply."""
+
+
+class ChoicesFormat(Format):
+    """Writes a reply as a list of choices.
 
     Args:
         call_id: its id.
@@ -164,10 +183,9 @@ class Format(ABC):
         self._chunk_head = {**self._head, "object": self.chunk_kind}
         self._speculation = speculation
         self.joins = not speculation
-        """Whether rounds may share a chunk: not if chunks carry records."""
 
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
-        """The chunk of a stream for one event; may be empty."""
+        """See the base class."""
         opens = isinstance(delta.event, Admitted) and self.opens
         said = delta.text or delta.thinking or delta.calls or delta.logprobs or delta.ending
         if not (said or opens or self._speculation):
@@ -180,12 +198,15 @@ class Format(ABC):
             text = f'{text[:-1]},"speculation":{to_json(delta.event)}}}'
         return f"data: {text}\n\n".encode()
 
-    def usage_chunk(self, choices: Sequence[Choice], each: int) -> bytes:
-        """The last chunk of a stream, with token counts."""
-        return f"data: {_json({**self._chunk_head, 'choices': [], 'usage': usage(choices, each)})}\n\n".encode()
+    def end(self, choices: Sequence[Choice], each: int, *, counts: bool) -> bytes:
+        """See the base class."""
+        if not counts:
+            return DONE
+        text = _json({**self._chunk_head, "choices": [], "usage": usage(choices, each)})
+        return f"data: {text}\n\n".encode() + DONE
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
-        """A whole reply."""
+        """See the base class."""
         parts = []
         for choice, own in zip(choices, deltas, strict=True):
             entries = tuple(entry for delta in own for entry in delta.logprobs)
@@ -217,7 +238,7 @@ class Format(ABC):
         """Log-probabilities of some tokens of a choice."""
 
 
-class ChatFormat(Format):
+class ChatFormat(ChoicesFormat):
     """/v1/chat/completions."""
 
     chunk_kind, whole_kind, opens = "chat.completion.chunk", "chat.completion", True
@@ -253,7 +274,7 @@ class ChatFormat(Format):
         }
 
 
-class CompletionFormat(Format):
+class CompletionFormat(ChoicesFormat):
     """/v1/completions."""
 
     chunk_kind, whole_kind = "text_completion", "text_completion"

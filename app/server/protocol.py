@@ -66,7 +66,7 @@ _TOKEN_DIGITS = 10
 
 IGNORED = frozenset((
     "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
-    "prompt_cache_options", "verbosity",
+    "prompt_cache_options", "verbosity", "include",
 ))  # fmt: skip
 """Fields without effect on a reply of this server."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
@@ -74,37 +74,41 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "functions": (None, []), "function_call": (None, "none", "auto"),
     "modalities": (None, ["text"]),
     "continue_final_message": (None,), "add_generation_prompt": (None,),
+    "previous_response_id": (None,), "conversation": (None,), "prompt": (None,), "max_tool_calls": (None,),
+    "background": (None, False), "truncation": (None, "disabled"),
     "audio": (None,), "moderation": (None,), "prediction": (None,), "web_search_options": (None,),
 }  # fmt: skip
 """Fields of the protocol that are not supported, and the values that are accepted as they have no effect."""
 
 
-class _Model(BaseModel):
+class ServerModel(BaseModel):
+    """A part of a body: unknown fields are ignored."""
+
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class StreamOptions(_Model):
+class StreamOptions(ServerModel):
     """Parts of a stream besides the text."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
 
 
-class NamedSchema(_Model):
+class NamedSchema(ServerModel):
     """A JSON schema of replies."""
 
     name: str
     json_schema: dict[str, Any] = Field(alias="schema")
 
 
-class ResponseFormat(_Model):
+class ResponseFormat(ServerModel):
     """What a reply has to follow."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
-class StructuredOutputs(_Model):
+class StructuredOutputs(ServerModel):
     """What a reply has to follow, as in vLLM: one of these."""
 
     json_schema: dict[str, Any] | str | None = Field(None, alias="json")
@@ -114,21 +118,21 @@ class StructuredOutputs(_Model):
     grammar: str | None = None
 
 
-class TextPart(_Model):
+class TextPart(ServerModel):
     """One part of a message's content."""
 
     type: Literal["text"]
     text: str
 
 
-class CalledFunction(_Model):
+class CalledFunction(ServerModel):
     """Name and arguments of a call."""
 
     name: str
     arguments: str = ""
 
 
-class CallBody(_Model):
+class CallBody(ServerModel):
     """A call of a tool in an earlier reply."""
 
     id: str
@@ -136,7 +140,7 @@ class CallBody(_Model):
     function: CalledFunction
 
 
-class MessageBody(_Model):
+class MessageBody(ServerModel):
     """One turn of a conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -159,7 +163,7 @@ class MessageBody(_Model):
         return self.content or ""
 
 
-class FunctionBody(_Model):
+class FunctionBody(ServerModel):
     """A function that the model may call."""
 
     name: str
@@ -168,20 +172,20 @@ class FunctionBody(_Model):
     strict: bool | None = None
 
 
-class ToolBody(_Model):
+class ToolBody(ServerModel):
     """A tool: a function."""
 
     type: Literal["function"]
     function: FunctionBody
 
 
-class ChosenFunction(_Model):
+class ChosenFunction(ServerModel):
     """The name of a function."""
 
     name: str
 
 
-class ChosenTool(_Model):
+class ChosenTool(ServerModel):
     """The tool that must be called."""
 
     type: Literal["function"]
@@ -199,7 +203,7 @@ SERVED: dict[str, Any] = {
     if each.applies in (Applies.REQUEST, Applies.ROUND) and name in OF_ENGINE and name not in _NOT_SERVED
 }
 """Settings that are fields of a request, with their types and defaults."""
-_Settings: Any = create_model("_Settings", __base__=_Model, **SERVED)
+_Settings: Any = create_model("_Settings", __base__=ServerModel, **SERVED)
 
 
 class Body(_Settings):  # type: ignore[misc]
@@ -283,7 +287,7 @@ class CompletionBody(Body):
         return [each for each in self.prompt if not isinstance(each, int)]
 
 
-class TokenizeBody(_Model):
+class TokenizeBody(ServerModel):
     """POST /tokenize: a text, or a conversation in the model's chat template."""
 
     model: str | None = None
@@ -291,7 +295,7 @@ class TokenizeBody(_Model):
     messages: Messages | None = None
 
 
-AnyBody = TypeVar("AnyBody", bound=_Model)
+AnyBody = TypeVar("AnyBody", bound=ServerModel)
 
 
 def parse(kind: type[AnyBody], data: bytes) -> AnyBody:
@@ -352,4 +356,6 @@ def _mismatch(error: ErrorDetails) -> bool:
 
 def _names_a_type(part: int | str) -> bool:
     """Whether a part of an error's location names a member of a union instead of a field."""
-    return isinstance(part, str) and ("[" in part or part in ("str", "constrained-str", "int", "float"))
+    return isinstance(part, str) and (
+        "[" in part or part[:1].isupper() or part in ("str", "constrained-str", "int", "float")
+    )

@@ -13,6 +13,8 @@ from specchat.app.settings.settings import Settings
 from specchat.engine import (
     ANY_TOOL,
     THINKING_WORDS,
+    Constraint,
+    ConstraintKind,
     Engine,
     EngineError,
     Message,
@@ -21,6 +23,7 @@ from specchat.engine import (
     Request,
     Sampling,
     Tool,
+    check_constraint,
     message_parts,
 )
 
@@ -126,15 +129,28 @@ def _tools(body: ChatBody) -> dict[str, Any]:
         Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
         for each in functions
     )
-    if choice not in ("none", ANY_TOOL):
-        raise ApiError(400, "tool_choice must be auto or none here: a call cannot be forced yet", param="tool_choice")
     if not isinstance(choice, str):
         choice = choice.function.name
+    for tool in tools:
+        if tool.strict or choice != ANY_TOOL:
+            _check_parameters(tool)
     return {
         "tools": tools,
         "tool_choice": ANY_TOOL if choice == "none" else choice,
         "parallel_calls": body.parallel_tool_calls is not False,
     }
+
+
+def _check_parameters(tool: Tool) -> None:
+    """Check the schema that a tool's arguments will follow.
+
+    Raises:
+        ApiError: it is not valid.
+    """
+    try:
+        check_constraint(Constraint(ConstraintKind.SCHEMA, tool.parameters))
+    except EngineError as error:
+        raise ApiError(400, f"the parameters of the tool {tool.name}: {error}", param="tools") from None
 
 
 def read_prompt(prompt: tuple[Message, ...] | str, engine: Engine, settings: Request | None = None) -> list[int]:

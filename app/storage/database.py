@@ -37,7 +37,7 @@ _MIGRATIONS = [
 _COLUMNS = (
     "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news, uid FROM chats",
     "id, chat_id, role, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
-    "id, message_id, kind, text FROM parts",
+    "id, message_id, kind, text, name, call_id FROM parts",
     "text FROM search",
     "id, message_id, line FROM events",
     "id, text FROM drafts",

@@ -80,3 +80,7 @@ CREATE INDEX messages_of_chat ON messages (chat_id);
 CREATE INDEX messages_of_parent ON messages (parent);
 CREATE INDEX messages_to_index ON messages (id) WHERE indexed = 0;
 CREATE INDEX prompts ON messages (id) WHERE role = 'user';
+--------
+-- Calls of tools and their results are parts: the name of the tool, and what joins a result to its call.
+ALTER TABLE parts ADD COLUMN name TEXT NOT NULL DEFAULT '';
+ALTER TABLE parts ADD COLUMN call_id TEXT NOT NULL DEFAULT '';

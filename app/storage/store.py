@@ -54,7 +54,7 @@ class StoredMessage:
     id: int
     role: str
     parts: tuple[MessagePart, ...]
-    """Its text and its thinking, in order."""
+    """Its text, thinking, calls of tools and their results, in order."""
     finish_reason: str | None = None
     """Why the reply ended; None for a prompt, and for a reply that was interrupted or is still running."""
     parent: int | None = None
@@ -170,8 +170,9 @@ class Store:
         parts: dict[int, list[MessagePart]] = defaultdict(list)
         with self._file.lock:
             rows = self._file.read(f"SELECT {columns} FROM messages WHERE chat_id = ? ORDER BY id", (chat_id,))
-            for row, kind, text in self._file.read(f"SELECT message_id, kind, text FROM parts {own}", (chat_id,)):
-                parts[row].append(MessagePart(_KINDS.get(kind, PartKind.TEXT), text))
+            said = self._file.read(f"SELECT message_id, kind, text, name, call_id FROM parts {own}", (chat_id,))
+            for row, kind, text, name, call_id in said:
+                parts[row].append(MessagePart(_KINDS.get(kind, PartKind.TEXT), text, name, call_id))
             for row, line in (
                 self._file.read(f"SELECT message_id, line FROM events {own}", (chat_id,)) if events else ()
             ):
@@ -231,15 +232,15 @@ class Store:
             db.executemany("INSERT INTO events (message_id, line) VALUES (?, ?)", events)
 
     def _append_parts(self, message_id: int, parts: Iterable[MessagePart]) -> None:
-        """Append parts to a message; one of the same kind as its last part continues that."""
+        """Append parts to a message; a text of the same kind as its last part continues that."""
         last = "SELECT max(id) FROM parts WHERE message_id = ?"
         with self._file.write() as db:
             for part in parts:
                 text = storable(part.text)
-                continued = f"UPDATE parts SET text = text || ? WHERE kind = ? AND id = ({last})"
-                if not db.execute(continued, (text, part.kind, message_id)).rowcount:
-                    new = "INSERT INTO parts (message_id, kind, text) VALUES (?, ?, ?)"
-                    db.execute(new, (message_id, part.kind, text))
+                continued = f"UPDATE parts SET text = text || ? WHERE kind = ? AND name = '' AND id = ({last})"
+                if part.name or not db.execute(continued, (text, part.kind, message_id)).rowcount:
+                    new = "INSERT INTO parts (message_id, kind, text, name, call_id) VALUES (?, ?, ?, ?, ?)"
+                    db.execute(new, (message_id, part.kind, text, storable(part.name), storable(part.call_id)))
 
     def finish_message(self, message_id: int, reason: str) -> None:
         """Mark a reply as ended."""
@@ -273,7 +274,11 @@ class Store:
                 if row.rowcount != 1:
                     raise StoreError(f"message {message_id} is not in {self.path}")
                 parent = _row_id(row)
-                for table, copied in (("parts", "kind, text"), ("events", "line"), ("attachments", COLUMNS)):
+                for table, copied in (
+                    ("parts", "kind, text, name, call_id"),
+                    ("events", "line"),
+                    ("attachments", COLUMNS),
+                ):
                     db.execute(rows.format(table, copied), (parent, message_id))
         return chat
 

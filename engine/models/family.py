@@ -87,6 +87,8 @@ class Family:
     """Sizes of each layer, by config and network, where they differ."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Names of weights, or parts of them, in most families to those in this one."""
+    published: Mapping[str, str] = field(default_factory=dict)
+    """Names, or parts of them, in published safetensors to those in the modelling code."""
     parts: Callable[[Any], Parts] = _none
     """Weights of the modelling code that the decoder has apart or in another order, by config; files have either."""
     norm_offset: float = 0.0
@@ -106,7 +108,19 @@ class Family:
 
     def name(self, usual: str) -> str:
         """Name of a weight from its name in most families."""
-        return next((usual.replace(most, own) for most, own in self.names.items() if most in usual), usual)
+        return _renamed(usual, self.names)
+
+    def usual(self, name: str) -> str:
+        """Inverse of `name`."""
+        return _renamed(name, {own: most for most, own in self.names.items()})
+
+    def of_published(self, name: str) -> str:
+        """Name of a weight from its name in published safetensors."""
+        return _renamed(name, self.published)
+
+
+def _renamed(name: str, names: Mapping[str, str]) -> str:
+    return next((name.replace(old, new) for old, new in names.items() if old in name), name)
 
 
 def stretches(sizes: Mapping[str, int]) -> dict[str, Order]:

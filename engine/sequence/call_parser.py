@@ -13,11 +13,11 @@ from specchat.engine.request import Tool
 from specchat.engine.round import Call
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.reply_formats import ReplyFormat, find_format
-from specchat.engine.sequence.reply_parser import CALL, CALL_END, Channels, ReplyParser, overlap
+from specchat.engine.sequence.reply_parser import ASSISTANT, CALL, CALL_END, Channels, ReplyParser, overlap
 from specchat.engine.sequence.template import default_template
-from specchat.engine.sequence.template_traits import SAMPLE_CALL, SAMPLE_TOOL, traits_of
+from specchat.engine.sequence.template_traits import SAMPLE_ARGUMENTS, SAMPLE_CALL, SAMPLE_TOOL, traits_of
 
-_CONTROL = re.compile(r"\A\s*(?:<\|\w+\|>\s*)+")
+_CONTROL_TOKEN = re.compile(r"<\|\w+\|>\s*")
 ID_CHARACTERS = 9
 """Characters of the id of a call; templates of Mistral want this number."""
 
@@ -186,6 +186,26 @@ class CallFormat:
     special: Mapping[int, str]
     """Control tokens, with their text: they may be marks of calls or in them."""
 
+    def around_name(self, sample: str) -> tuple[str, str]:
+        """What the model writes before and after the name of a tool.
+
+        Args:
+            sample: `Traits.call`.
+        """
+        opening, closing = self.marks.opening, self.marks.closing
+        if not sample:
+            sample = f'{opening}[{{"name": "{SAMPLE_CALL.name}", "arguments": {SAMPLE_CALL.arguments}}}]{closing}'
+        before, _, after = sample.partition(SAMPLE_CALL.name)
+        value = str(SAMPLE_ARGUMENTS["count7f"])
+        arguments, value, rest = after.partition(value)
+        if self.reply is not None and isinstance(self.reply.marks, Channels):
+            opening, closing = self.reply.marks.around_call(rest)
+        begun = before.rpartition(opening)[2] if opening else _CONTROL_TOKEN.split(before)[-1].lstrip()
+        end = rest.find(closing) + len(closing) if closing else -1
+        if end < len(closing):
+            end = min((at for text in self.special.values() if (at := rest.find(text)) >= 0), default=len(rest))
+        return ("" if opening == ASSISTANT else opening) + begun, arguments + value + rest[:end]
+
     def parser(self, prompt: Sequence[int], tokenizer: Any, tools: Sequence[Tool], *, several: bool) -> CallParser:
         """The parser of a reply to this prompt."""
         if self.reply is None:
@@ -218,9 +238,14 @@ def find_call_format(tokenizer: Any) -> CallFormat | None:
     return CallFormat(marks, reply, control)
 
 
+def _first_text(text: str) -> str:
+    """The first text between control tokens."""
+    return next(filter(str.strip, _CONTROL_TOKEN.split(text)), "")
+
+
 def _reads(marks: CallMarks, text: str) -> bool:
     """Whether the sample of a call that a template wrote is read with these marks."""
     parser = CallParser(marks, [SAMPLE_TOOL])
-    parser.feed(text if marks.opening else _CONTROL.sub("", text, count=1).split("<|")[0])
+    parser.feed(text if marks.opening else _first_text(text))
     parser.end()
     return [json.loads(call.arguments) for call in parser.calls] == [json.loads(SAMPLE_CALL.arguments)]

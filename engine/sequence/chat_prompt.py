@@ -88,7 +88,7 @@ def _render(request: Request, tokenizer: Any) -> str:
 
 def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, object]) -> str:
     """The prompt up to where the reply begins or continues."""
-    *before, last = messages
+    *before, last = (turn for message in messages for turn in _turns(message))
     if continues := last.role == "assistant" and not _has_calls(last):
         *said, final = last.parts or (MessagePart(PartKind.TEXT, ""),)
         last = Message(last.role, parts=(*said, replace(final, text=final.text + _END)))
@@ -154,6 +154,18 @@ def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
         )
         for same in groups
     )
+
+
+def _turns(message: Message) -> Iterator[Message]:
+    """A message with each result of a call as a message of its own, and the parts between results as others."""
+    if message.role == "tool" or not message.parts_of(PartKind.RESULT):
+        yield message
+        return
+    for is_result, parts in groupby(message.parts, key=lambda part: part.kind is PartKind.RESULT):
+        if is_result:
+            yield from (Message("tool", parts=[part]) for part in parts)
+        else:
+            yield Message(message.role, parts=parts)
 
 
 def _has_calls(message: Message) -> bool:

@@ -33,6 +33,8 @@ def check_constraint(constraint: Constraint) -> None:
     """
     from llguidance import LLTokenizer
 
+    if constraint.kind is ConstraintKind.CALL:
+        return
     schema = read_schema(constraint.text) if constraint.kind is ConstraintKind.SCHEMA else None
     matcher = matcher_of(constraint, "", LLTokenizer("byte"))
     matcher.compute_bitmask()
@@ -59,6 +61,8 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
         made = LLMatcher.grammar_from_json_schema(constraint.text, _JSON)  # type: ignore[arg-type]
     elif constraint.kind is ConstraintKind.REGEX:
         made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
+    elif constraint.kind is ConstraintKind.CALL:
+        made = LLMatcher.grammar_from_lark(constraint.text)
     else:
         try:
             made = LLMatcher.grammar_from_lark(any_to_lark(constraint.text))

@@ -131,6 +131,12 @@ class ReplyFormat:
         begun = end.endswith((*self.marks.opening, *self.marks.opened))
         return TagParser(self.marks, begun=begun or self._continued(self.marks, prompt, tokenizer.backend_tokenizer))
 
+    def without_answer(self) -> ReplyFormat:
+        """The format of replies that have something else than an answer after the thinking."""
+        if isinstance(self.marks, Tags):
+            return replace(self, marks=replace(self.marks, answer=(), end=()))
+        return replace(self, marks=replace(self.marks, lead=(*self.marks.lead[:2], "")))
+
     def _continued(self, marks: Tags, prompt: Sequence[int], backend: Any) -> bool:
         """Whether the prompt ends with the beginning of a thought, which the reply continues."""
         opening, closing = ({backend.token_to_id(mark) for mark in each} for each in (marks.opening, marks.closing))

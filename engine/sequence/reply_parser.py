@@ -18,6 +18,8 @@ LONGEST_HEADER = 64
 """Characters of the header of a channel. A longer one is none."""
 CALL, CALL_END = "\ufdd2", "\ufdd3"
 """Marks around calls of tools in the answer of a reply with channels: noncharacters of Unicode."""
+ASSISTANT = "assistant"
+"""What the header of a call follows."""
 NAME_END = "[ARGS]"
 """What follows the name of a tool that a header has; Mistral's mark."""
 
@@ -90,6 +92,18 @@ class Channels:
     def has_calls(self) -> bool:
         """Whether it has marks of calls."""
         return bool(self.calls) or Mark.CALL in self.meaning.values()
+
+    def around_call(self, rest: str) -> tuple[str, str]:
+        """The mark or text before a call, and the mark after it; empty if that ends the reply.
+
+        Args:
+            rest: what the chat template writes after the arguments of a call.
+        """
+        if self.calls:
+            return ASSISTANT, ""
+        opening = next(mark for mark, meaning in self.meaning.items() if meaning is Mark.CALL)
+        ends = [mark for mark, meaning in self.meaning.items() if meaning is Mark.ANSWER and mark in rest]
+        return opening, min(ends, key=rest.find, default="")
 
 
 class ReplyParser(ABC):

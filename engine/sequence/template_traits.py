@@ -49,8 +49,12 @@ _PART = re.compile(r"type['\"]?\]?\s*==\s*['\"](thinking|thoughts)['\"]")
 """A template's test for a part of a message that is thinking, of Ministral and of Apertus."""
 _NEEDLE, _UNKNOWN = "needle-7f3a", "unknown-7f3a"
 _QUESTION = ({"role": "user", "content": _NEEDLE},)
-SAMPLE_TOOL = Tool("probe_7f3a", "Looks up.", '{"type": "object", "properties": {"key": {"type": "string"}}}')
-SAMPLE_CALL = Call("call7f3a0", SAMPLE_TOOL.name, '{"key": "value-7f3a"}')
+SAMPLE_ARGUMENTS: Mapping[str, str | int] = MappingProxyType(
+    {"area7f": "first-7f3a", "book7f": "second-7f3a", "count7f": 7351}
+)
+"""In the order of their names: some templates sort them."""
+SAMPLE_CALL = Call("call7f3a0", "probe_7f3a", json.dumps(dict(SAMPLE_ARGUMENTS)))
+SAMPLE_TOOL = Tool(SAMPLE_CALL.name, "Looks up.", '{"type": "object", "properties": {"area7f": {"type": "string"}}}')
 _RESPONSES = re.compile(r"\btool_responses\b")
 """A field for the results of calls in the message that has the calls, of Gemma 4."""
 _TOOL_ROLE = re.compile(r"['\"]tool['\"]")

@@ -11,8 +11,9 @@ from specchat.engine.commands import Adjust, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
-from specchat.engine.request import AUTO, STOP, Request
+from specchat.engine.request import ANY_TOOL, AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
+from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import (
@@ -180,11 +181,15 @@ class OpenRequests:
 
     def _constraint(self, request: Request, prompt: Sequence[int], given: Sequence[int]) -> RowConstraint | None:
         """The constraint of a reply to this prompt that begins with the `given` tokens."""
-        if request.constraint is None:
-            return None
+        tokenizer, is_control = self.made.model.tokenizer, self._constraints.is_control
         form = None if request.raw or request.prompt is not None else self._format
-        lead = form and lead_of(form, prompt, self.made.model.tokenizer, request.thinking, self._constraints.is_control)
-        return self._constraints.of(request.constraint, lead or "", [*prompt, *given], len(prompt))
+        constraint = request.constraint
+        if request.tools and (constraint is None or request.tool_choice != ANY_TOOL):
+            constraint, form = call_constraint(request, tokenizer, is_control), form and form.without_answer()
+        if constraint is None:
+            return None
+        lead = form and lead_of(form, prompt, tokenizer, request.thinking, is_control)
+        return self._constraints.of(constraint, lead or "", [*prompt, *given], len(prompt))
 
     def _encoded(self, request: Request) -> tuple[FittedPrompt, list[int]]:
         """A request's prompt, and the tokens that its reply begins with; kept while the request waits for room."""

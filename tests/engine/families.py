@@ -65,6 +65,7 @@ _MINISTRAL3 = {
 GRANITE = {
     "embedding_multiplier": 12.0, "attention_multiplier": 0.1, "residual_multiplier": 0.22, "logits_scaling": 6.0
 }  # fmt: skip
+GRANITE_EXPERTS = {"num_local_experts": 6, "num_experts_per_tok": 3, "intermediate_size": 32}
 GRANITE_HYBRID = GRANITE | {
     "layer_types": ["linear_attention", "full_attention", "linear_attention"], "position_embedding_type": "nope",
     "num_local_experts": 0, "num_experts_per_tok": 0, "shared_intermediate_size": 96, "mamba_d_state": 16,
@@ -96,6 +97,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3.5-moe": ("qwen3_5_moe_text", _DELTA | _DELTA_MOE),
     "granite": ("granite", GRANITE | {"attention_bias": True, "tie_word_embeddings": True}),
     "granite-hybrid": ("granitemoehybrid", GRANITE_HYBRID),
+    "granite-hybrid-moe": ("granitemoehybrid", GRANITE_HYBRID | GRANITE_EXPERTS),
     "granite-4-dense": (
         "granitemoehybrid",
         GRANITE_HYBRID | {"layer_types": ["full_attention"] * 3, "position_embedding_type": "rope"},

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
-from tests.engine.families import FAMILIES, GRANITE, GRANITE_HYBRID, write_model
+from tests.engine.families import FAMILIES, GRANITE, GRANITE_EXPERTS, GRANITE_HYBRID, write_model
 from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
@@ -41,6 +41,15 @@ _GEMMA4_MOE = FAMILIES["gemma4-moe"][1] | {"use_double_wide_mlp": False, "vocab_
 _GEMMA3 = {"sliding_window": 8, "layer_types": ["sliding_attention"] * 5 + ["full_attention"], "num_hidden_layers": 6}
 _PHI3 = {"resid_pdrop": 0.0, "sliding_window": 64}
 _GRANITE_HYBRID = GRANITE_HYBRID | {"mamba_chunk_size": 256, "tie_word_embeddings": True}
+_NEMOTRON_H = {
+    "layers_block_type": ["linear_attention", "full_attention", "mlp"], "mamba_num_heads": 4, "mamba_head_dim": 32,
+    "ssm_state_size": 16, "n_groups": 2, "initializer_range": 0.1, "layer_norm_epsilon": 1e-5,
+}  # fmt: skip
+_NEMOTRON_H_MOE = _NEMOTRON_H | {
+    "layers_block_type": ["linear_attention", "full_attention", "moe"], "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "intermediate_size": 32, "moe_shared_expert_intermediate_size": 64,
+    "routed_scaling_factor": 2.5,
+}  # fmt: skip
 FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("llama", "llama", {}),
     "qwen2": ("qwen2", "qwen2", {}),
@@ -59,6 +68,9 @@ FILES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "lfm2moe": ("lfm2moe", "lfm2_moe", {**_LFM2_MOE, "tie_word_embeddings": True}),
     "granite": ("granite", "granite", GRANITE),
     "granitehybrid": ("granitehybrid", "granitemoehybrid", _GRANITE_HYBRID),
+    "granitehybrid-moe": ("granitehybrid", "granitemoehybrid", _GRANITE_HYBRID | GRANITE_EXPERTS),
+    "nemotron_h": ("nemotron_h", "nemotron_h", _NEMOTRON_H),
+    "nemotron_h_moe": ("nemotron_h_moe", "nemotron_h", _NEMOTRON_H_MOE),
     "gpt-oss": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _YARN}),
     "gpt-oss-unscaled": ("gpt-oss", "gpt_oss", {**_GPT_OSS, "rope_parameters": _UNSCALED}),
 }
@@ -150,7 +162,8 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
 
 def _metadata(architecture: str, config: Any) -> dict[str, Any]:
     size = _head_size(config, "sliding_attention")
-    rope = config.rope_parameters.get("full_attention", config.rope_parameters)
+    rope = getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0}
+    rope = rope.get("full_attention", rope)
     found = {
         "context_length": config.max_position_embeddings,
         "embedding_length": config.hidden_size,
@@ -245,6 +258,30 @@ def _special(architecture: str, config: Any) -> dict[str, Any]:
             "ssm.time_step_rank": config.mamba_n_heads,
             "expert_count": config.num_local_experts,
             "expert_used_count": config.num_experts_per_tok,
+            "expert_shared_feed_forward_length": config.shared_intermediate_size,
+        }
+    if architecture.startswith("nemotron_h"):
+        kinds, heads = config.layers_block_type, config.num_key_value_heads
+        found |= {
+            "attention.head_count_kv": [heads * (kind == "full_attention") for kind in kinds],
+            "feed_forward_length": [config.intermediate_size * (kind in ("mlp", "moe")) for kind in kinds],
+            "attention.layer_norm_epsilon": config.layer_norm_epsilon,
+            "ssm.conv_kernel": config.conv_kernel,
+            "ssm.state_size": config.ssm_state_size,
+            "ssm.group_count": config.n_groups,
+            "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim,
+            "ssm.time_step_rank": config.mamba_num_heads,
+        }
+    if architecture == "nemotron_h_moe":
+        found |= {
+            "expert_count": config.n_routed_experts,
+            "expert_used_count": config.num_experts_per_tok,
+            "expert_feed_forward_length": config.moe_intermediate_size,
+            "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+            "expert_shared_count": config.n_shared_experts,
+            "expert_weights_norm": config.norm_topk_prob,
+            "expert_weights_scale": config.routed_scaling_factor,
+            "expert_group_count": config.n_group,
         }
     if architecture == "gemma4":
         wide, first = config.use_double_wide_mlp, config.num_hidden_layers - config.num_kv_shared_layers
@@ -302,13 +339,15 @@ def _tensors(architecture: str, config: Any, state: dict[str, Tensor], layers: i
             yield f"blk.{layers - 1}.{name}.weight", changed
             continue
         spelled = name.replace(".dt_bias", ".dt_proj.bias").replace(".expert_bias", ".expert_bias.bias")
+        spelled = spelled.replace("e_score_correction_bias", "e_score_correction.bias")
         spelled = spelled.replace("router.scale", "router.proj.scale")
         spelled = spelled.replace("router.per_expert_scale", "experts.down_proj.scale")
         spelled += ".weight" if name.endswith(("layer_scalar", "sinks")) else ""
-        found = names.get_name(spelled, try_suffixes=(".weight", ".bias", ".scale"))
+        each = (spelled, spelled.replace("model.", "backbone."))
+        found = next(filter(None, (names.get_name(name, try_suffixes=(".weight", ".bias", ".scale")) for name in each)))
         assert found, name
         yield found, changed
-    rope = config.rope_parameters
+    rope = getattr(config, "rope_parameters", {})
     if architecture == "gemma4":
         half = _head_size(config, "full_attention") // 2
         turned = int(half * rope["full_attention"]["partial_rotary_factor"])
@@ -322,14 +361,13 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
     """Experts as gate, up and down."""
     for name, weight in state.items():
         stem, _, last = name.rpartition(".")
-        if "shared_mlp" in name:  # of a model without experts
-            parts = (
-                {"down_proj": weight}
-                if "output" in name
-                else dict(zip(("gate_proj", "up_proj"), weight.chunk(2), strict=True))
-            )
-            for part, values in parts.items():
-                yield f"{stem.split('shared_mlp')[0]}mlp.{part}.weight", values
+        if architecture == "granitehybrid":  # whose gate and up are one matrix, which may be a whole MLP
+            mlp = "mlp.shared_expert" if any("experts" in each for each in state) else "mlp"
+            stem = stem.replace("block_sparse_moe.router", "mlp.gate").replace("block_sparse_moe", "mlp")
+            name = f"{stem}.{last}".replace("shared_mlp.output_linear", f"{mlp}.down_proj")
+        if "shared_mlp" in name:
+            for part, values in zip(("gate_proj", "up_proj"), weight.chunk(2), strict=True):
+                yield name.replace("shared_mlp.input_linear", f"{mlp}.{part}"), values
         elif not stem.endswith(".experts"):
             yield name, weight
         elif architecture == "gpt-oss":  # gate and up alternate, and matrices are transposed
@@ -340,6 +378,8 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
             )
             for part, values in parts.items():
                 yield f"{stem}.{part}.{kind}", values
+        elif architecture == "nemotron_h_moe":  # without gates
+            yield f"{stem.replace('mixer', 'mlp')}.{last}.weight", weight
         elif last == "down_proj" or architecture == "gemma4":  # whose gate and up stay in one tensor
             yield f"{name}.weight", weight
         else:
@@ -349,16 +389,16 @@ def _split(architecture: str, state: dict[str, Tensor]) -> Iterator[tuple[str, T
 
 def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tensor:
     """A tensor as the converter writes it."""
-    if architecture in ("llama", "mistral3", "granite", "granitehybrid") and ("q_proj" in name or "k_proj" in name):
+    if architecture.startswith(("llama", "mistral3", "granite", "nemotron")) and ("q_proj" in name or "k_proj" in name):
         heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
         return weight.view(heads, 2, -1, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
     if architecture in ("gemma2", "gemma3") and name.endswith("norm.weight"):
         return weight + 1
-    if architecture == "granitehybrid" and ".mamba." in name:
+    if architecture.startswith(("granitehybrid", "nemotron")) and (".mamba." in name or ".mixer." in name):
         if name.endswith((".A_log", ".D")):
             weight = weight[:, None]
         elif name.endswith(".norm.weight"):
-            weight = weight.view(config.mamba_n_groups, -1)
+            weight = weight.view(config.n_groups if architecture.startswith("nemotron") else config.mamba_n_groups, -1)
         elif "conv1d" in name:
             weight = weight.squeeze()
         return -torch.exp(weight) if name.endswith(".A_log") else weight

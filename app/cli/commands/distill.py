@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 _OPTIONS = {
     **options.settings("target"),
     **options.table(
-        kind=(str, "eagle|medusa|pass|bigram", "One-layer (default) or Medusa heads, look-ahead embeddings, bigrams."),
+        kind=(
+            str,
+            "eagle|medusa|block|pass|bigram",
+            "One-layer (default) or Medusa heads, a block drafter, look-ahead embeddings, bigrams.",
+        ),
         begin=(
             str,
             "HEAD",

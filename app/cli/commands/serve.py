@@ -36,7 +36,7 @@ def serve(
     cors: Annotated[list[str] | None, opt("--cors", "ORIGIN", "Web page that may ask, or *; may be repeated.")] = None,
     allow_host: Annotated[list[str] | None, opt("--allow-host", "NAME", _ALLOW_HOST)] = None,
 ) -> None:
-    """Serve the OpenAI protocol: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /health, /metrics.
+    """Serve the OpenAI protocol (/v1/chat/completions, /v1/responses, /v1/completions), /tokenize, /health, /metrics.
 
     Options and settings are the defaults of requests. With "speculation": true, every chunk reports the fate of each
     drafted token.

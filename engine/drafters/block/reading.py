@@ -16,6 +16,7 @@ from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape, read_shape
 from specchat.engine.drafters.head.layer import pack_head
 from specchat.engine.drafters.published.find import CONFIG, GGUF
+from specchat.engine.drafters.published.load import FINGERPRINT, TARGET
 from specchat.engine.drafters.published.weights import (
     UnfitError,
     fill,
@@ -88,8 +89,13 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
         tensors = {_usual(name): tensor for name, tensor in tensors.items()}
         tensors = {name: tensor for name, tensor in tensors.items() if not _OF_THE_TARGET.fullmatch(name)}
         shape = read_shape(config, tensors)
+        require(
+            config.get(FINGERPRINT, target.fingerprint) == target.fingerprint,
+            f"was made for {config.get(TARGET, 'another target')}, with other weights than {target.name} has: choose "
+            "the drafter of this target",
+        )
         _check(shape, config, target)
-        shape = replace(shape, embedding_scale=shape.embedding_scale * _embedding_scale(target))
+        shape = replace(shape, embedding_scale=shape.embedding_scale * embedding_scale(target))
         if not config.get("rope_is_neox_style", config.get("is_neox_style", True)):
             tensors |= {name: _halves(t, shape.head_size) for name, t in tensors.items() if _TURNED.fullmatch(name)}
         vocabulary = read_vocabulary(shape.draft_vocabulary, shape.vocabulary, tensors)
@@ -145,7 +151,7 @@ def _check(shape: BlockShape, config: Mapping[str, Any], target: Model) -> None:
     )
 
 
-def _embedding_scale(target: Model) -> float:
+def embedding_scale(target: Model) -> float:
     """The factor by which the target's embedding module multiplies what it stores, as Gemma's does."""
     if isinstance(target, PackedModel):
         return target.shape.embedding_scale

@@ -48,7 +48,8 @@ def _hybrid(header: GgufHeader) -> Settings:
         "mamba_proj_bias": any(has_tensor(header, "ssm_in.bias")),
         "num_local_experts": header.setting("expert_count", 0),
         "num_experts_per_tok": header.setting("expert_used_count", 0),
-        "shared_intermediate_size": header.setting("feed_forward_length"),
+        "shared_intermediate_size": header.setting("expert_shared_feed_forward_length", 0)
+        or header.setting("feed_forward_length"),
     }
 
 
@@ -60,12 +61,13 @@ def _parts(config: Any) -> Parts:
         {"gate": inner, "channels": sum(sizes.values()), "steps": config.mamba_n_heads}
     ).values()
     order = np.concatenate([stretches(sizes)[part] for part in "CBx"])
-    half, hidden = config.shared_intermediate_size, config.hidden_size
+    mlp = "mlp.shared_expert." if config.num_local_experts else "mlp."
+    gates = dict.fromkeys((f"{mlp}gate_proj", f"{mlp}up_proj"), config.shared_intermediate_size)
     return {
         "mamba.in_proj": {"mamba.in_proj_z": gate, "mamba.in_proj_qkv": channels[order], "mamba.in_proj_a": steps},
         "mamba.conv1d": {"mamba.conv": order},
-        "shared_mlp.input_linear": stretches({"mlp.gate_proj": half, "mlp.up_proj": half}),
-        "shared_mlp.output_linear": stretches({"mlp.down_proj": hidden}),
+        "shared_mlp.input_linear": stretches(gates),
+        "shared_mlp.output_linear": stretches({f"{mlp}down_proj": config.hidden_size}),
     }
 
 
@@ -90,13 +92,20 @@ def _hybrid_shape(config: Any, network: Any) -> Settings:
         "delta_value_size": config.mamba_d_head,
         "taps": config.mamba_d_conv,
     }
+    experts = {
+        "experts": config.num_local_experts,
+        "experts_per_token": config.num_experts_per_tok,
+        "expert_size": config.intermediate_size,
+        "normalise_experts": True,
+    }
     own = _shape(config, network) | {"intermediate": config.shared_intermediate_size}
-    return own | states if "linear_attention" in config.layer_types else own
+    own |= states if "linear_attention" in config.layer_types else {}
+    return own | experts if config.num_local_experts else own
 
 
 def _hybrid_unsupported(config: Any) -> bool:
     limited = tuple(config.time_step_limit or (0.0, math.inf)) != (0.0, math.inf)
-    return _lacks_factors(config) or bool(config.num_local_experts or config.mamba_proj_bias or limited)
+    return _lacks_factors(config) or bool(config.mamba_proj_bias or limited)
 
 
 FAMILIES = (
@@ -112,6 +121,7 @@ FAMILIES = (
         types=("granitemoehybrid",),
         architecture="granitehybrid",
         settings=_hybrid,
+        mixture=True,
         orders=adjacent_pairs,
         unsupported=_hybrid_unsupported,
         shape=_hybrid_shape,
@@ -121,6 +131,14 @@ FAMILIES = (
             "conv.conv": "mamba.conv",
             "conv.in_proj": "mamba.in_proj_qkv",
             "conv.out_proj": "mamba.out_proj",
+            "mlp.experts.": "block_sparse_moe.experts.",
+            "mlp.gate_proj": "mlp.gate_proj",  # of models without experts
+            "mlp.gate": "block_sparse_moe.router",
+        },
+        published={
+            "block_sparse_moe.input_linear.weight": "block_sparse_moe.experts.gate_up_proj",
+            "block_sparse_moe.output_linear.weight": "block_sparse_moe.experts.down_proj",
+            "block_sparse_moe.router.layer.": "block_sparse_moe.router.",
         },
         state_space=True,
     ),

@@ -39,7 +39,7 @@ def adjacent_pairs(config: Any) -> tuple[Mapping[str, Order], Mapping[str, Order
     of a head.
     """
     heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}
-    return {f"self_attn.{part}": _split_pairs(count, config.head_dim) for part, count in heads.items()}, {}
+    return {f".{part}.": _split_pairs(count, config.head_dim) for part, count in heads.items()}, {}
 
 
 def _split_pairs(heads: int, size: int) -> Order:

@@ -14,7 +14,7 @@ from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import MatrixArrays
 from specchat.engine.models.checkpoint import Checkpoint, display_name, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
-from specchat.engine.models.family import Parts
+from specchat.engine.models.family import Order, Parts
 from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.model_config import model_config
@@ -129,10 +129,15 @@ def decoder_weights(
         described: the decoder.
         parts: its weights that are rows of others in the modelling code (`Family.parts`).
     """
+
+    def cut_of(name: str) -> tuple[str, Order] | None:
+        cut = whole_of(parts, name)
+        return cut if cut and source.has(cut[0]) else None
+
     listed = [(names.EMBEDDING, True)]
     for layer in range(described.layers):
         prefix = f"model.layers.{layer}."
-        matrices = described.matrices(layer, source.has).values()
+        matrices = described.matrices(layer, lambda name: source.has(name) or cut_of(name) is not None).values()
         listed += [(f"{part}.weight", True) for part in matrices]
         listed += [(f"{part}.bias", False) for part in matrices]
         listed += [(described.name(f"{prefix}{part}"), False) for part in names.LAYER_VECTORS.values()]
@@ -140,9 +145,7 @@ def decoder_weights(
         listed += [(names.INPUTS_EMBEDDING, True), (names.INPUTS_PROJECTION, True), (names.INPUTS_NORM, False)]
     listed += [(described.name(names.FINAL_NORM), False)] + ([] if described.tied else [(names.OUTPUT, True)])
     for number, (name, is_matrix) in enumerate(listed):
-        cut = whole_of(parts, name)
-        if cut and not source.has(cut[0]):
-            cut = None
+        cut = cut_of(name)
         stored = cut[0] if cut else name
         if is_matrix:
             matrix = source.matrix(name, cut)

@@ -49,6 +49,7 @@ _SPELLED = {
     LAYER_VECTORS["scale"]: "layer_scalar.weight",
     ".dt_bias": ".dt_proj.bias",
     ".expert_bias": ".expert_bias.bias",
+    ".e_score_correction_bias": ".e_score_correction.bias",
     LAYER_VECTORS["router_norm"]: "router.proj.scale",
     LAYER_VECTORS["expert_scale"]: "experts.down_proj.scale",
 }
@@ -56,7 +57,7 @@ _SPELLED = {
 _SUFFIXES = (".weight", ".bias", ".scale")
 _JOINED = "ffn_gate_up_exps.weight"
 """End of llama.cpp's name of gate and up of all experts in one tensor."""
-_VECTORS = (KERNEL, ".conv1d.", ".A_log", ".D", "mamba.norm")
+_VECTORS = (KERNEL, ".conv1d.", ".A_log", ".D", "mamba.norm", "mixer.norm")
 """Parts of the names of vectors that files may have in two dimensions."""
 _CHUNK = 1 << 24
 """Number of weights that are dequantised at a time."""
@@ -91,7 +92,10 @@ class GgufSource:
         self._config, self.family = config, family
         self.format = blocks.most_common_type(header)
         self.header, self._names = header, header.names()
-        self._layers, self._experts = config.num_hidden_layers, getattr(config, "num_experts", 0)
+        self._layers, self._experts = (
+            config.num_hidden_layers,
+            getattr(config, "num_experts", 0) or getattr(config, "num_local_experts", 0),
+        )
         self._rows, self._columns = family.orders(config)
 
     def fingerprint(self) -> str:
@@ -238,7 +242,8 @@ class GgufSource:
             return None
         end = next((end for end in _SPELLED if name.endswith(end)), "")
         spelled = name.removesuffix(end) + _SPELLED.get(end, "")
-        found = self.header.tensors.get(self._names.get_name(spelled, try_suffixes=_SUFFIXES) or "")
+        known = (self._names.get_name(each, try_suffixes=_SUFFIXES) for each in (spelled, self.family.usual(spelled)))
+        found = self.header.tensors.get(next(filter(None, known), ""))
         parameter = parameter_of(name)[0] if is_experts(name) else name
         if found is None and parameter != name:
             return self.header.tensors.get(f"{self._names.get_name(parameter)}.weight")

@@ -49,7 +49,7 @@ class CheckpointSource:
         for file in weight_files(folder):
             opened: Any = safe_open(file, framework="pt")
             for name in opened.keys():  # noqa: SIM118 the file is no mapping
-                self._files[text_name(name)] = (opened, name)
+                self._files[family.of_published(text_name(name))] = (opened, name)
         self.format = Format.MXFP4.name if any(name.endswith(_BLOCKS) for name in self._files) else method.upper()
 
     def has(self, name: str) -> bool:

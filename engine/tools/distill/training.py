@@ -26,6 +26,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.tools.distill.block import Block
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
 from specchat.engine.tools.distill.replies import LENGTH, TEMPERATURES, acceptance, read_replies, split
@@ -46,7 +47,7 @@ from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
 from specchat.engine.worker.assembly import memory_errors
 from specchat.engine.worker.obtain import make_runner, obtain_model
 
-KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "pass": Pass}
+KINDS: Mapping[str, type[Draft]] = {"eagle": Eagle, "medusa": Medusa, "block": Block, "pass": Pass}
 """Trained kinds of drafts."""
 CONTINUED_RATE = 0.5
 """Peak learning rate of a draft that was trained before, relative to a new one: it needs no large steps, and the

@@ -41,7 +41,7 @@ class DistillOptions:
     target: str
     out: Path
     kind: str = DEFAULT_KIND
-    """eagle, medusa, pass or bigram."""
+    """eagle, medusa, block, pass or bigram."""
     minutes: float = 120.0
     prompts: Path | None = None
     """File of prompts (`engine.tools.distill.text.read_prompts`); without it the target writes the user turns too."""

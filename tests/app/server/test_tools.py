@@ -17,6 +17,7 @@ from tests.engine.tiny import reciting_model, tiny_engine, tiny_tokenizer
 CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells the time."}}
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
+BROKEN = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "strng"}}}
 CALL = {"id": "abcdefgh1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
 TURNS = [
     {"role": "user", "content": "hi"},
@@ -83,6 +84,7 @@ def test_tools_that_may_not_be_called_are_left_out() -> None:
         ({"tool_choice": "sometimes"}, "tool_choice", "required"),
         ({"tool_choice": {"type": "function", "function": {"name": "dance"}}}, "tool_choice", "tool_choice is 'dance'"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "tool_choice is 'required'"),
+        ({"tools": [BROKEN]}, "tools", "the parameters of the tool f: the JSON schema cannot be used"),
         ({"messages": TURNS[::2]}, "messages.1.tool_call_id", "messages.1 is the result of no call"),
         ({"messages": [TURNS[0], {"role": "tool", "content": "x"}]}, "messages.1.tool_call_id", "of no call"),
     ],
@@ -159,7 +161,8 @@ def test_the_model_calls_a_tool() -> None:
     with tiny_engine(reciting_model(tokenizer, [*tokenizer.encode("]"), *recited])) as engine:
         assert engine.wait_ready().tools
         defaults = Defaults(engine, Settings(drafter="none"), engine.wait_ready().context)
-        (request,) = requests_of(body(messages=TURNS[:1]), "c", defaults)
+        weather = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+        (request,) = requests_of(body(messages=TURNS[:1], tools=[CLOCK, weather]), "c", defaults)
         assert "clock: Tells the time." in tokenizer.decode(request.prompt_ids)
         sent, whole = answered(list(engine.stream(request)))
         (call,) = whole["message"]["tool_calls"]

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from specchat.app.errors import StoreError
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.store import Store
-from specchat.engine import message_parts
+from specchat.engine import MessagePart, PartKind, message_parts
 from tests.app.storage.helpers import Clock, clean
 
 anything = st.text(st.characters())
@@ -171,3 +171,24 @@ class StoreMachine(RuleBasedStateMachine):
 
 TestStoreMachine = StoreMachine.TestCase
 TestStoreMachine.settings = settings(max_examples=15, stateful_step_count=20)
+
+
+def test_calls_and_results_are_parts_of_their_own(path: Path) -> None:
+    said = (
+        MessagePart(PartKind.TEXT, "I look."),
+        MessagePart(PartKind.CALL, '{"at": "sea"}', "look", "c1"),
+        MessagePart(PartKind.CALL, "{}", "look", "c2"),
+        MessagePart(PartKind.RESULT, "a ship", "look", "c1"),
+        MessagePart(PartKind.RESULT, "", "look", "c2"),
+        MessagePart(PartKind.TEXT, "A ship."),
+    )
+    with Store(path, Clock()) as store:
+        chat = store.create_chat("Sea")
+        row = store.add_message(chat.id, "assistant", "")
+        store.append_rounds(row, said[:1], [])
+        store.append_rounds(row, said[1:], [])
+    with Store(path, Clock()) as store:
+        (message,) = store.messages(chat.id)
+        (copy,) = store.messages(store.fork_chat([row], "Fork").id)
+        assert message.parts == copy.parts == said
+        assert message.content == "I look.A ship."

@@ -20,7 +20,7 @@ from specchat.engine.models.packed.quantize import quantize
 from tests.engine import families
 from tests.engine.mxfp4 import rounded_to_mxfp4
 
-RECURRENT = ("lfm2", "lfm2-moe", "qwen3.5", "qwen3.5-moe", "granite-hybrid")
+RECURRENT = ("lfm2", "lfm2-moe", "qwen3.5", "qwen3.5-moe", "granite-hybrid", "granite-hybrid-moe")
 """Families whose layers a decoder needs states for; of chains only."""
 _MORE: dict[str, tuple[str, dict[str, Any]]] = {
     "llama with biases of the MLP": ("llama", {"mlp_bias": True}),

@@ -5,24 +5,28 @@ and a reply as the model writes it.
 """
 
 import json
+import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import jsonschema
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from specchat.engine import Call, EngineError, Message, MessagePart, PartKind, Request, Tool
+from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.call_parser import MARKS, CallMarks, CallParser, find_call_format
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
-from tests.engine.tiny import TEMPLATE, tiny_tokenizer
+from specchat.engine.sequence.row_constraint import Constraints, RowConstraint
+from tests.engine.tiny import EOS, TEMPLATE, tiny_tokenizer
 
-MARK = re.compile(r'<\|?"?[\w:|/▁]+\|?"?\|?>|\[/?[A-Z_]+\]|<｜[\w▁]+｜>|</\w+>')
+MARK = re.compile(r'(?!</?(?:parameter|function|invoke))<\|?"?[\w:|/▁]+\|?"?\|?>|\[/?[A-Z_]+\]|<｜[\w▁]+｜>')
 """Marks that are tokens in the vocabularies of these models."""
 WEATHER = Tool(
     "get_weather",
@@ -76,8 +80,12 @@ XML = (
     "</parameter>\n{% endfor %}</function>\n</tool_call>"
 )
 GEMMA = (
-    "<|tool_call>call:{{ c.name }}{{ '{' }}{% for k, v in c.arguments | items %}{{ k }}:<|\"|>{{ v }}<|\"|>{% endfor %}"
-    "{{ '}' }}<tool_call|>"
+    "<|tool_call>call:{{ c.name }}{{ '{' }}{% for k, v in c.arguments | dictsort %}{{ k }}:{% if v is string %}<|\"|>"
+    "{{ v }}<|\"|>{% else %}{{ v }}{% endif %}{{ '' if loop.last else ',' }}{% endfor %}{{ '}' }}<tool_call|>"
+)
+PYTHON = (
+    "<|tool_call_start|>[{{ c.name }}({% for k, v in c.arguments | items %}{{ k }}={% if v is string %}'{{ v }}'"
+    "{% else %}{{ v }}{% endif %}{{ '' if loop.last else ', ' }}{% endfor %})]<|tool_call_end|>"
 )
 HEADER = "<|start|>assistant to=functions.{{ c.name }}<|channel|>commentary json<|message|>"
 CASES = {
@@ -105,7 +113,7 @@ CASES = {
         "[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]",
     ),
     "Ministral 3": Case(
-        "[TOOL_CALLS]{{ c.name }}[ARGS]{{ c.arguments | tojson }}",
+        "[TOOL_CALLS]{{ c.name }}[ARGS]{{ c.arguments | tojson }}</s>",
         f"[TOOL_CALLS]get_weather[ARGS]{JSON}[TOOL_CALLS]clock[ARGS]{{}}",
         "[TOOL_RESULTS]{{ m.content }}[/TOOL_RESULTS]",
     ),
@@ -122,9 +130,7 @@ CASES = {
         second=False, start="<|start|>assistant",
     ),
     "LFM2.5": Case(
-        "<|tool_call_start|>[{{ c.name }}({% for k, v in c.arguments | items %}{{ k }}='{{ v }}'{% endfor %})]"
-        "<|tool_call_end|>",
-        "<|tool_call_start|>[get_weather(city='Paris'), clock()]<|tool_call_end|>",
+        PYTHON, "<|tool_call_start|>[get_weather(city='Paris'), clock()]<|tool_call_end|>",
     ),
     "Granite 4": Case(
         '<tool_call>\n{"name": "{{ c.name }}", "arguments": {{ c.arguments | tojson }}}\n</tool_call>',
@@ -175,18 +181,20 @@ def tokenizer_of(case: Case, *, special: bool) -> Any:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = case.template
     marks = sorted(set(MARK.findall(case.reply + case.start + case.call)))
-    tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in marks])
+    tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in [*marks, "<~>"]])
     return tokenizer
 
 
-def streamed(tokenizer: Any, text: str, *, several: bool = True) -> tuple[str, str, list[Call]]:
+def streamed(
+    tokenizer: Any, text: str | Sequence[int], *, several: bool = True, tools: tuple[Tool, ...] = TOOLS
+) -> tuple[str, str, list[Call]]:
     """Thinking, answer and calls of a reply."""
     form = find_call_format(tokenizer)
     assert form is not None
     prompt = encode(Request("r", CALLED[:1], tools=TOOLS), tokenizer)
-    reply = Detokenizer(tokenizer, (), form.parser(prompt, tokenizer, TOOLS, several=several), form.special)
+    reply = Detokenizer(tokenizer, (), form.parser(prompt, tokenizer, tools, several=several), form.special)
     said, calls = {True: "", False: ""}, []
-    for token in tokenizer.encode(text):
+    for token in tokenizer.encode(text) if isinstance(text, str) else text:
         piece = reply.add(token)
         said[reply.thinking] += piece
         calls += reply.take_calls()
@@ -222,6 +230,18 @@ def test_the_prompt_has_tools_calls_and_results(name: str) -> None:
     assert WEATHER.description in prompt
     assert "18 °C" in prompt
     assert ("Paris" in prompt) == bool(case.call)
+
+
+def test_a_message_may_have_calls_results_and_what_follows_them() -> None:
+    tokenizer = tokenizer_of(CASES["Ministral 3"], special=True)
+    parts = [*CALLED[1].parts, *CALLED[2].parts]
+    said = MessagePart(PartKind.TEXT, "It is 18 °C.")
+    whole = (*CALLED, Message("assistant", parts=[said]), CALLED[0])
+    joined = (CALLED[0], Message("assistant", parts=[*parts, said]), CALLED[0])
+    begun = (CALLED[0], Message("assistant", parts=parts))
+    for one, other in ((joined, whole), (begun, CALLED)):
+        prompts = [encode(Request("r", messages, tools=TOOLS), tokenizer) for messages in (one, other)]
+        assert prompts[0] == prompts[1]
 
 
 @pytest.mark.parametrize("name", ["Hermes, Qwen3", "Qwen3.5, Qwen3 Coder", "Ministral 3", "gpt-oss", "Gemma 4"])
@@ -317,6 +337,77 @@ def test_calls_do_not_depend_on_how_the_text_is_cut(marks: CallMarks, said: list
     whole = parsed([text])
     assert parsed([text[at : at + size] for at in range(0, len(text), size)]) == whole
     assert whole[1] or whole[0] == text
+
+
+PLACES = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "enum": ["Oslo", "Łódź"]}, "at": {"$ref": "#/$defs/at"}, "now": {"type": "boolean"},
+    },
+    "required": ["at"], "$defs": {"at": {"enum": [1, 2]}},
+}  # fmt: skip
+PLACE = Tool("place", "Shows a place.", json.dumps(PLACES))
+
+
+def constrained(tokenizer: Any, tools: tuple[Tool, ...], choice: str) -> RowConstraint:
+    """The constraint of a reply that has to call a tool."""
+    constraints = Constraints(tokenizer.backend_tokenizer, len(tokenizer), [EOS])
+    request = Request("r", CALLED[:1], tools=tools, tool_choice=choice)
+    constraint = call_constraint(request, tokenizer, constraints.is_control)
+    assert constraint is not None
+    return constraints.of(constraint, "", [], 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "special"),
+    [(name, special) for name, case in CASES.items() for special in {True, "</tool_call>" not in case.call}],
+)
+def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: bool) -> None:
+    tokenizer, draws = tokenizer_of(CASES[name], special=special), random.Random(name)
+    for choice in ("required", "place", "clock"):
+        row = constrained(tokenizer, (PLACE, CLOCK), choice)
+        text: list[int] = []
+        while not text or text[-1] != EOS:
+            (mask,) = row.masks(text)
+            text.append(draws.choice([token for token in range(len(tokenizer)) if mask[token // 32] >> token % 32 & 1]))
+        thought, answer, calls = streamed(tokenizer, text[:-1], tools=(PLACE, CLOCK))
+        (call,) = calls
+        assert (thought, answer.strip()) == ("", "")
+        assert call.name in ((choice,) if choice != "required" else ("place", "clock"))
+        if call.name == "place":
+            jsonschema.validate(json.loads(call.arguments), PLACES)
+
+
+@pytest.mark.parametrize("name", ["Hermes, Qwen3", "Qwen3.5, Qwen3 Coder"])
+def test_calls_of_strict_tools_follow_their_schema_and_text_is_free(name: str) -> None:
+    tokenizer = tokenizer_of(CASES[name], special=True)
+    call, tools = CASES[name].reply.rpartition("\n<tool_call>")[0] or CASES[name].reply, (WEATHER, CLOCK)
+    strict = tuple(replace(tool, strict=True) for tool in tools)
+    for text in ("Hm.", f"I look.\n{call}", f"{call}\nSo < that."):
+        constrained(tokenizer, strict, "auto").read([*tokenizer.encode(text), EOS])
+    with pytest.raises(EngineError, match="does not follow"):
+        constrained(tokenizer, strict, "auto").read(tokenizer.encode(call.replace("city", "town")))
+    request = Request("r", CALLED[:1], tools=tools)
+    assert call_constraint(request, tokenizer, lambda _: True) is None
+
+
+@pytest.mark.parametrize("name", ["Qwen3.5, Qwen3 Coder", "Gemma 4", "LFM2.5", "GLM", "MiniMax M2"])
+def test_a_forced_call_may_have_any_text(name: str) -> None:
+    tokenizer = tokenizer_of(CASES[name], special=True)
+    form = find_call_format(tokenizer)
+    assert form is not None
+    written = tokenizer.decode(encode(Request("r", CALLED[:2], tools=TOOLS), tokenizer))
+    start, end = form.marks.opening, form.marks.closing
+    if name == "Gemma 4":
+        start, end = "<|tool_call>", "<tool_call|>"
+    call = start + written.rpartition(start)[2].partition(end)[0] + end
+    for city in ("Paris", "a < b > c, {d: [e]} / \n\n é"):
+        if name == "LFM2.5":
+            city = city.replace("\n", " ")
+        row = constrained(tokenizer, TOOLS, "get_weather")
+        row.read(tokenizer.encode(call.replace("Paris", city)))  # raises if it is forbidden
+        (_, _, (read,)) = streamed(tokenizer, tokenizer.encode(call.replace("Paris", city)))
+        assert json.loads(read.arguments) == {"city": city}
 
 
 def test_a_template_without_tools_refuses_them() -> None:

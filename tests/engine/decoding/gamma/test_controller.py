@@ -13,6 +13,7 @@ from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
+from specchat.engine.decoding.tree import chain
 from specchat.engine.request import MAX_GAMMA
 from tests.engine.decoding.gamma.simulated import (
     LONG,
@@ -203,6 +204,26 @@ def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
             row.observe(VerifiedDraft([0] * 4, 3))
     cheap, dear = controller.choose(rows, [MAX_GAMMA, MAX_GAMMA], 2)
     assert cheap > dear > 0
+
+
+def test_a_draft_of_one_step_is_long_at_the_price_of_a_step() -> None:
+    latency = measured(1, cpu)
+    latency.observe_pass(1, 9, cpu(9))
+    for gamma in (1, 4):
+        latency.observe_draft("block", 1, gamma, gamma * 0.3 * PLAIN_S)
+    controller, block = GammaController(latency), (list(range(8)), chain(8))
+    choices = []
+    for about in (
+        RowProfile(lambda gamma: (block[0][:gamma], chain(gamma))),
+        RowProfile(lambda _: block, one_step=True),
+    ):
+        row = controller.acceptance("block", DrafterProfile(range(8)), about)
+        for _ in range(40):
+            row.observe(VerifiedDraft([*range(8)], 6))
+        choices.append(controller.choose([row], [MAX_GAMMA], 1)[0])
+    assert 0 < choices[0] < 8
+    assert choices[1] == MAX_GAMMA
+    assert controller.trim([row], [block[0]], 1)[0] >= 6
 
 
 def test_a_tree_has_the_tokens_that_pay() -> None:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from specchat.engine import EngineConfig, EngineError
 from specchat.engine.config import SHIPPED_HEADS
 from specchat.engine.drafters import part_folder
+from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.head.folder import CARD, WEIGHTS, HeadAcceptance, HeadCard, read_card, save_head
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.published.medusa import MedusaHeads
@@ -138,6 +139,18 @@ def test_drafts_of_other_kinds_are_loaded(kind: str, target: Path, other: Path, 
         loaded(other, out)
     with pytest.raises(EngineError, match=f"a draft of the kind {kind}, not eagle"):
         make(target, out)
+
+
+def test_a_block_drafter_is_loaded_and_trained_further(target: Path, other: Path, tmp_path: Path) -> None:
+    out, after = tmp_path / "block", tmp_path / "after"
+    made = make(target, out, kind="block")
+    assert (made.target, made.gamma) == (target.name, 4)
+    assert made.steps >= 1
+    assert isinstance(loaded(target, out).parts["block"], LoadedBlock)
+    unfit = loaded(other, out)
+    assert not unfit.parts
+    assert any("made for tiny, with other weights than other has" in notice for notice in unfit.notices)
+    assert make(target, after, kind="block", begin=str(out)).steps_before == made.steps
 
 
 @pytest.mark.parametrize("spoil", ["weights", "card", "missing"])

@@ -17,6 +17,7 @@ from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.quantize import quantized_linear
 from specchat.engine.tools.distill import trainer
+from specchat.engine.tools.distill.block import ROWS, Block
 from specchat.engine.tools.distill.eagle import head_shape, initial_head, unroll
 from specchat.engine.tools.distill.parallel import POSITIONS, Medusa, Pass
 from specchat.engine.tools.distill.text import Conversation
@@ -193,6 +194,75 @@ def test_medusa_heads_learn_what_follows_and_leave_greedy_output_as_it_is() -> N
             ids_of(engine.stream(ask("hello", drafter=drafter, gamma=4, max_tokens=40))) for drafter in ("head", "none")
         )
     assert drafted == alone
+
+
+def block_batch(draft: Block, model: LoadedModel, tokens: Tensor) -> Batch:
+    with torch.no_grad():
+        out = model.model(tokens, output_hidden_states=True)
+    tapped = torch.cat([out.hidden_states[depth] for depth in draft.taps], -1)
+    return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), tapped, out.logits.logsumexp(-1))
+
+
+def test_a_block_drafter_learns_what_follows_and_leaves_greedy_output_as_it_is() -> None:
+    target, plain = tiny_model(), tiny_model()
+    draft = Block(target)
+    torch.manual_seed(0)
+    tokens = torch.randint(0, 250, (8, 4))
+    for _ in range(40):
+        with torch.no_grad():
+            tokens = torch.cat([tokens, plain.model(tokens).logits[:, -1:].argmax(-1)], 1)
+    batch = block_batch(draft, plain, tokens)
+    draft.begin(torch.arange(0, plain.vocab_size, 2))
+    optimiser = torch.optim.AdamW(draft.network.parameters(), lr=3e-3)
+    losses, rates = [], []
+    for _ in range(60):
+        loss, reached = draft.loss(batch)
+        losses.append(float(loss.detach()))
+        rates.append(reached)
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    assert len(rates[0]) == ROWS
+    assert torch.stack(rates[-5:]).mean() > torch.stack(rates[:5]).mean() + 0.03
+    with tiny_engine(assemble=lambda config, _: draft.assemble(config)) as engine:
+        requests = [ask("hello", drafter=drafter, gamma=4, max_tokens=40) for drafter in ("block", "none")]
+        drafted, alone = (ids_of(engine.stream(request)) for request in requests)
+    assert drafted == alone
+
+
+@torch.no_grad()
+def test_a_block_is_trained_on_what_it_will_see() -> None:
+    """The target's states before its anchor and its own rows; the loss is that of its definition."""
+    target = tiny_model()
+    draft = Block(target)
+    torch.manual_seed(1)
+    batch = block_batch(draft, tiny_model(), torch.randint(0, 250, (2, 20)))
+    known = torch.arange(1, target.vocab_size, 2)
+    draft.begin(known)
+    for weight in draft.network.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    network, shape, anchors = draft.finished(), draft.shape, [3, 9, 4]
+    outcome = draft.blocks(batch, torch.tensor(anchors))
+    table = target.model.get_input_embeddings()
+    for place, anchor in enumerate(anchors):
+        columns, rows = torch.arange(anchor)[None], torch.arange(anchor, anchor + ROWS)[None]
+        keys, values = network.context(batch.tapped[:, :anchor], network.turns(columns))
+        block = torch.full((2, ROWS), shape.mask)
+        block[:, 0] = batch.tokens[:, anchor]
+        masks = network.visibility(torch.tensor([anchor]), columns)
+        alone = network.block(table(block), network.turns(rows), keys, values, masks)
+        torch.testing.assert_close(outcome[:, place], alone)
+    row, at = 2, anchors[1] + 2
+    hidden, previous = batch.tapped[:, at, -draft.hidden :], batch.tokens[:, at]
+    loss, rate = draft._judged(outcome[:, 1, row], hidden, batch.log_total[:, at], previous)
+    p = tiny_model().model(batch.tokens).logits[:, at].softmax(-1)[:, known]
+    q = network.after(outcome[:, 1, row] @ draft.scores.T, outcome[:, 1, row], previous).softmax(-1)
+    accepted, chance = torch.minimum(p, q).sum(-1), network.confidence(outcome[:, 1, row], previous)
+    doubt = torch.nn.functional.binary_cross_entropy(chance, accepted, reduction="none")
+    expected = 0.9 * (p - q).abs().sum(-1) - 0.1 * (p * q.log()).sum(-1) + doubt
+    torch.testing.assert_close(loss, expected.mean(), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rate, accepted.mean(), rtol=1e-4, atol=1e-4)
 
 
 def test_embeddings_learn_what_follows_and_the_target_stays_as_it_is() -> None:

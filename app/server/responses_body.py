@@ -1,0 +1,186 @@
+"""Bodies of /v1/responses, as conversations of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from specchat.app.server.protocol import (
+    MOST_TOOLS,
+    MOST_TOP_LOGPROBS,
+    ApiError,
+    Body,
+    CallBody,
+    CalledFunction,
+    ChatBody,
+    ChosenFunction,
+    ChosenTool,
+    Count,
+    FunctionBody,
+    MessageBody,
+    ResponseFormat,
+    ServerModel,
+    ToolBody,
+)
+
+_PLACES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
+"""Fields of /v1/chat/completions that have another name here."""
+
+
+class Text(ServerModel):
+    """A text in an item."""
+
+    type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
+    text: str
+
+
+Texts = str | Annotated[list[Text], Field(fail_fast=True)]
+
+
+class MessageItem(ServerModel):
+    """A message."""
+
+    type: Literal["message"] = "message"
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Texts
+
+
+class CallItem(ServerModel):
+    """A call of a function."""
+
+    type: Literal["function_call"]
+    call_id: str
+    name: str
+    arguments: str
+
+
+class ResultItem(ServerModel):
+    """What a call returned."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: Texts
+
+
+class ReasoningItem(ServerModel):
+    """The thinking before the next item."""
+
+    type: Literal["reasoning"]
+    summary: list[Text] = Field(default_factory=list)
+    content: list[Text] | None = None
+
+
+Items = Annotated[list[MessageItem | CallItem | ResultItem | ReasoningItem], Field(fail_fast=True, min_length=1)]
+
+
+class FunctionTool(FunctionBody):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+
+
+class ChosenFunctionTool(ChosenFunction):
+    """The function that must be called."""
+
+    type: Literal["function"]
+
+
+class ReasoningBody(ServerModel):
+    """Settings of the thinking."""
+
+    effort: str | None = None
+
+
+class TextFormat(ServerModel):
+    """What the answer has to follow."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str = ""
+    json_schema: dict[str, Any] | None = Field(None, alias="schema")
+
+    def chat(self) -> ResponseFormat:
+        """The same in /v1/chat/completions."""
+        named = {"name": self.name, "schema": self.json_schema} if self.json_schema is not None else None
+        return ResponseFormat.model_validate({"type": self.type, "json_schema": named})
+
+
+class TextBody(ServerModel):
+    """Settings of the answer."""
+
+    format: TextFormat | None = None
+
+
+class ResponsesBody(Body):
+    """POST /v1/responses."""
+
+    input: str | Items
+    instructions: str | None = None
+    max_output_tokens: Count | None = None
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenFunctionTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningBody | None = None
+    text: TextBody | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    thinking: bool | str | None = None
+    n: Literal[1] | None = None
+
+    def chat(self) -> ChatBody:
+        """The same request to /v1/chat/completions."""
+        given = {name: getattr(self, name) for name in Body.model_fields if name in self.model_fields_set}
+        choice, form = self.tool_choice, self.text.format if self.text else None
+        return ChatBody(
+            **{name: value for name, value in given.items() if name not in ("n", "stream_options")},
+            messages=self._messages(),
+            response_format=form and form.chat(),
+            max_completion_tokens=self.max_output_tokens,
+            tools=[ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
+            tool_choice=ChosenTool(type="function", function=choice)
+            if isinstance(choice, ChosenFunctionTool)
+            else choice,
+            parallel_tool_calls=self.parallel_tool_calls,
+            reasoning_effort=self.reasoning.effort if self.reasoning else None,
+            thinking=self.thinking,
+        )
+
+    def _messages(self) -> list[MessageBody]:
+        messages = [MessageBody(role="system", content=self.instructions)] if self.instructions else []
+        if isinstance(self.input, str):
+            return [*messages, MessageBody(role="user", content=self.input)]
+        for item in self.input:
+            match item:
+                case MessageItem(role="assistant"):
+                    said = _reply(messages)
+                    said.content = said.text() + _text(item.content)
+                case MessageItem():
+                    messages.append(MessageBody(role=item.role, content=_text(item.content)))
+                case ReasoningItem():
+                    _reply(messages).reasoning_content = _text(item.content or item.summary)
+                case CallItem():
+                    function = CalledFunction(name=item.name, arguments=item.arguments)
+                    said = _reply(messages)
+                    said.tool_calls = [*(said.tool_calls or ()), CallBody(id=item.call_id, function=function)]
+                case ResultItem():
+                    text = _text(item.output)
+                    messages.append(MessageBody(role="tool", content=text, tool_call_id=item.call_id))
+        return messages
+
+
+def renamed(error: ApiError) -> ApiError:
+    """An error about a field of /v1/chat/completions, with the name that it has here."""
+    first = (error.param or "").partition(".")[0]
+    param = _PLACES.get(first, error.param)
+    return ApiError(error.status, error.message, param=param, code=error.code)
+
+
+def _reply(messages: list[MessageBody]) -> MessageBody:
+    """The reply that an item is part of: the last message, or a new one."""
+    if not messages or messages[-1].role != "assistant":
+        messages.append(MessageBody(role="assistant"))
+    return messages[-1]
+
+
+def _text(content: str | Sequence[Text]) -> str:
+    return content if isinstance(content, str) else "".join(part.text for part in content)
