@@ -135,7 +135,9 @@ def can_be_packed(network: BlockNetwork) -> bool:
         for window, causal in zip(shape.windows, shape.causal, strict=True)
     )
     markov = network.markov_head is None or can_quantize(network.markov_head.markov_w1.weight)
-    return codes and markov and not (near or shape.kernel or shape.selector_rank)
+    # Slots have as many columns after their text as the longest draft needs.
+    fits = shape.rows <= MAX_GAMMA + 1 and not (near or shape.kernel or shape.selector_rank)
+    return codes and markov and fits
 
 
 def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int) -> PackedBlock:

@@ -219,7 +219,7 @@ def _shape(
         "heads": heads,
         "key_heads": usual.key_heads if usual else config.num_key_value_heads or heads,
         "head_size": size,
-        "intermediate": usual.intermediate if usual else config.intermediate_size,
+        "intermediate": usual.intermediate if usual else getattr(config, "intermediate_size", 0),
         "vocabulary": config.vocab_size,
         "epsilon": getattr(config, "rms_norm_eps", 0.0),
         "activation": activation,
@@ -231,7 +231,7 @@ def _shape(
         fields |= {
             "experts": config.num_experts,
             "experts_per_token": getattr(config, "num_experts_per_tok", 0),
-            "expert_size": getattr(config, "moe_intermediate_size", config.intermediate_size),
+            "expert_size": getattr(config, "moe_intermediate_size", None) or config.intermediate_size,
             "normalise_experts": bool(getattr(config, "norm_topk_prob", True)),
             "routed_scale": getattr(config, "routed_scaling_factor", 1.0),
         }

@@ -123,18 +123,17 @@ class GgufSource:
         """Give the result of `network` its weights.
 
         Args:
-            network: buffers that are weights are set too.
-            dtype: of the weights.
+            network: buffers that are weights are set too, in their dtype.
+            dtype: of the parameters.
             chosen: which of them are set.
             bar: shows progress through their names.
         """
         state, tied = network.state_dict(keep_vars=True), network.all_tied_weights_keys
         for name in bar([name for name, old in state.items() if name not in tied and chosen(old)]):
-            optional = name.endswith(".bias") and not self.has(name)  # as in llama.cpp
-            values = (
-                torch.zeros(state[name].shape, dtype=dtype) if optional else self.entry(name, dtype, state[name].shape)
-            )
-            is_parameter = isinstance(state[name], nn.Parameter)
+            old, optional = state[name], name.endswith(".bias") and not self.has(name)  # as in llama.cpp
+            is_parameter = isinstance(old, nn.Parameter)
+            kept = dtype if is_parameter else old.dtype  # biases by which experts are chosen need float32
+            values = torch.zeros(old.shape, dtype=kept) if optional else self.entry(name, kept, old.shape)
             state[name] = nn.Parameter(values, requires_grad=False) if is_parameter else values
             _set(network, name, state[name])
         for name, other in tied.items():

@@ -212,8 +212,9 @@ def test_trees_that_cannot_grow_cost_the_drafts(
     assert rounds_of(events)[-1].drafter == "none"
 
 
-def test_rows_of_a_batch_draft_from_their_texts_and_by_the_head_in_one_round(tmp_path: Path) -> None:
-    made = packed(tmp_path, "head")
+@pytest.mark.parametrize("network", ["head", "block"])
+def test_rows_of_a_batch_draft_from_their_texts_and_by_a_network_in_one_round(network: str, tmp_path: Path) -> None:
+    made = packed(tmp_path, "head") if network == "head" else packed_block(tmp_path, "lfm2")
     with closing(made.engine):
         requests = [made.ask(number, "combined", 4, Sampling()) for number in range(4)]
         events = run_together(made.engine, requests)
@@ -222,7 +223,7 @@ def test_rows_of_a_batch_draft_from_their_texts_and_by_the_head_in_one_round(tmp
     drafted: dict[float, set[str]] = {}
     for record in rounds_of(event for each in events for event in each):
         drafted.setdefault(record.at, set()).update(each.name for each in record.proposers)
-    assert {"head", "suffix"} in drafted.values()
+    assert {network, "suffix"} in drafted.values()
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any], dict[str, Any]]] = {
     "aya-vision": ("aya_vision", "cohere2", _NEAR | {"logit_scale": 0.25}, {}),
 }
 """Types of the whole and of its text part, and what is special about the configurations of text part and whole."""
-PACKED = ("mistral-small-3",)
+PACKED = ("ministral-3",)
 """Those whose text part the quantised kernels run."""
 
 

@@ -2,6 +2,8 @@
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +24,7 @@ from specchat.engine.kernels.packed_matrix import pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.packed.quantize import quantize, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.drafters.block.networks import DSPARK, SHAPES, WORDS, packable_network
+from tests.engine.drafters.block.networks import DFLASH, DSPARK, SHAPES, WORDS, packable_network
 from tests.engine.kernels.variants import use, variants_of
 from tests.engine.rows import row_of
 
@@ -163,3 +165,9 @@ def test_what_was_read_of_a_text_serves_another_slot(kept: int) -> None:
     (found,), (expected,) = (each.draft([each.read(own)], 4) for each, own in ((pair, again), (fresh, other)))
     assert found.on_host == expected.on_host
     assert torch.equal(found.q, expected.q)
+
+
+@pytest.mark.parametrize("special", [{"rows": 18}, {"kernel": 2}, {"windows": (4, None)}, {"intermediate": 100}])
+def test_what_the_kernels_cannot_compute_stays_in_torch(special: dict[str, Any]) -> None:
+    assert can_be_packed(packable_network(DFLASH))
+    assert not can_be_packed(packable_network(replace(DFLASH, **special)))

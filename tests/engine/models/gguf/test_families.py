@@ -97,6 +97,15 @@ def test_the_weights(name: str, folders: dict[str, Path]) -> None:
         assert source.fingerprint() == expected.fingerprint
 
 
+def test_what_experts_are_chosen_by_stays_exact(folders: dict[str, Path]) -> None:
+    source, name = source_of(file_of(folders["lfm2moe"])), "model.layers.1.feed_forward.expert_bias"
+    network = source.network()
+    source.fill(network, torch.bfloat16)
+    bias = network.get_buffer(name)
+    assert torch.equal(bias, loaded(folders["lfm2moe"]).model.get_buffer(name))
+    assert bias.dtype == torch.float32
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if name != "gpt-oss"])  # it rounds the ends of YaRN's range
 @torch.inference_mode()
 def test_llama_cpp_reads_the_same(name: str, folders: dict[str, Path]) -> None:
@@ -159,8 +168,9 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
 
 
 @pytest.mark.usefixtures("kernels")
-def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp_path: Path) -> None:
-    file = write_gguf("qwen35", folders["qwen35"], tmp_path / "m.gguf", mtp=mtp_layer(folders["qwen35"]))
+@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
+def test_a_model_drafts_with_the_layer_in_its_file(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    file = write_gguf(name, folders[name], tmp_path / "m.gguf", mtp=mtp_layer(folders[name]))
     config = EngineConfig(str(file), tmp_path / "models", context=128, slots=1)
     with running(config) as (engine, ready, _):
         assert "head" in ready.drafters

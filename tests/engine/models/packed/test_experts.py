@@ -1,6 +1,7 @@
-"""Mixtures of experts: gpt-oss in bfloat16, as published in MXFP4 and from GGUF; Qwen3-MoE in the types of GGUF."""
+"""Mixtures of experts in the forms in which they are published: in bfloat16, in MXFP4, and in the types of GGUF."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,25 @@ def test_experts_in_bfloat16_are_quantised(tmp_path: Path) -> None:
     for name, weight in theirs.model.state_dict().items():
         if ".experts." in name:
             torch.testing.assert_close(state[name], weight, atol=0.51 / 127 * float(weight.abs().max()), rtol=0)
+
+
+def test_experts_may_be_stored_together_or_one_by_one(tmp_path: Path) -> None:
+    """Qwen3.5 is published with the experts of a layer in one tensor; transformers writes them apart."""
+    apart = write_family("qwen3.5-moe", tmp_path / "apart")
+    together = Path(shutil.copytree(apart, tmp_path / "together"))
+    state = load_file(apart / "model.safetensors")
+    experts = {name: state.pop(name) for name in list(state) if ".experts." in name}
+    for layer in range(3):
+        stem = f"model.layers.{layer}.mlp.experts"
+        gate, up, down = (
+            torch.stack([experts[f"{stem}.{expert}.{part}_proj.weight"] for expert in range(6)])
+            for part in ("gate", "up", "down")
+        )
+        state |= {f"{stem}.gate_up_proj": torch.cat([gate, up], dim=1), f"{stem}.down_proj": down}
+    save_file(state, together / "model.safetensors", {"format": "pt"})
+    one, other = (pack(folder, tmp_path) for folder in (apart, together))
+    assert one.fingerprint == other.fingerprint
+    assert torch.equal(*(PackedBackend(each, 1, 120, 17).forward(TOKENS[None], [0], [0]) for each in (one, other)))
 
 
 def test_a_gguf_file_has_the_same_experts(published: Path, tmp_path: Path) -> None:
