@@ -140,7 +140,12 @@ class Archive(StoreWriter):
                 if conversation.chat is None and conversation.thinking is not None:
                     self._store.change_chat(chat.id, thinking=conversation.thinking)
                 row = self._store.add_message(
-                    chat.id, "user", prompt.text, parent=parent(), attachments=prompt.attachments
+                    chat.id,
+                    "user",
+                    prompt.text,
+                    parent=parent(),
+                    attachments=prompt.attachments,
+                    results=prompt.results,
                 )
             conversation.chat, prompt.row = chat, row
 

@@ -13,19 +13,27 @@ from specchat.app.chat.tree import Node
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
-from specchat.engine import Constraint, FinishReason, Message, Request
+from specchat.engine import Constraint, FinishReason, Message, MessagePart, Request, message_parts
 
 
 class Prompt(Node):
-    """What the user sends. The replies to it are its children."""
+    """What the user sends, or the results of the calls in the reply before. The replies to it are its children."""
 
     def __init__(
-        self, text: str, attachments: tuple[Attachment, ...] = (), *, wanted: int = 1, row: int | None = None
+        self,
+        text: str,
+        attachments: tuple[Attachment, ...] = (),
+        *,
+        wanted: int = 1,
+        row: int | None = None,
+        results: tuple[MessagePart, ...] = (),
     ) -> None:
         super().__init__(row)
         self.text = text
         """The text as it was typed."""
         self.attachments = attachments
+        self.results = results
+        """What the calls of the reply before returned."""
         self.wanted = wanted
         """Number of replies to request when it is sent."""
 
@@ -37,7 +45,7 @@ class Prompt(Node):
     @property
     def as_message(self) -> Message:
         """The message for the model."""
-        return Message("user", self.content)
+        return Message("user", parts=(*self.results, *message_parts(self.content)))
 
     @property
     def reply(self) -> Reply | None:
@@ -168,15 +176,19 @@ class Conversation:
 
     def messages(self, upto: Prompt) -> tuple[Message, ...]:
         """The messages for a reply to this prompt of the path."""
-        return self.messages_with(upto.content, self.prompts.index(upto))
+        return (*self._before(self.prompts.index(upto)), upto.as_message)
 
     def messages_with(self, prompt: str, prompts: int | None = None) -> tuple[Message, ...]:
         """The messages for a reply to a new prompt at the end of the path, or after this number of its prompts."""
+        return (*self._before(prompts), Message("user", prompt))
+
+    def _before(self, prompts: int | None) -> list[Message]:
+        """The system prompt, and this number of prompts of the path with their replies; None for all."""
         messages = [Message("system", self.system)] if self.system else []
         for earlier in self.prompts[:prompts]:
             if earlier.in_context and earlier.reply is not None:
                 messages += [earlier.as_message, earlier.reply.as_message]
-        return (*messages, Message("user", prompt))
+        return messages
 
     def messages_of(self, prompt: Prompt, reply: Reply) -> tuple[Message, ...]:
         """The messages that the model got for this reply to a prompt of the path."""

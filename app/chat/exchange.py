@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import Any
@@ -34,6 +34,8 @@ from specchat.app.storage.store import StoredMessage
 from specchat.engine import (
     FinishReason,
     Measured,
+    MessagePart,
+    PartKind,
     Round,
     from_json,
     marks_of,
@@ -56,7 +58,8 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
     if conversation.system:
         parts += ["## System", conversation.system.strip()]
     for prompt in conversation.prompts:
-        parts += ["## You", prompt.text.strip(), *map(as_block, prompt.attachments)]
+        parts += ["## Results" if prompt.results else "## You", *map(_markdown_tool, prompt.results)]
+        parts += [prompt.text.strip(), *map(as_block, prompt.attachments)]
         if (reply := prompt.reply) is not None:
             parts += [f"## {reply.model or model or 'Model'}", *_markdown_reply(reply, thinking=thinking)]
     return escape_steering("\n\n".join(part for part in parts if part)) + "\n"
@@ -77,6 +80,7 @@ def as_json(conversation: Conversation, model: str) -> str:
                 "replies": [_reply(reply) for reply in prompt.replies],
                 "version": prompt.place,
                 "versions": [other.text for other in prompt.siblings if isinstance(other, Prompt)],
+                **({"results": _tool_parts(prompt.results)} if prompt.results else {}),
                 **({"attachments": [_exported(one) for one in prompt.attachments]} if prompt.attachments else {}),
             }
             for prompt in conversation.prompts
@@ -104,7 +108,21 @@ def _markdown_reply(reply: Reply, *, thinking: bool) -> list[str]:
         notes.append("interrupted")
     elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
         notes.append(reply.message or ENDINGS[reply.reason])
-    return [quoted, reply.text.strip(), f"*{' · '.join(notes)}*" if notes else ""]
+    calls = map(_markdown_tool, reply.calls)
+    return [quoted, reply.text.strip(), *calls, f"*{' · '.join(notes)}*" if notes else ""]
+
+
+def _markdown_tool(part: MessagePart) -> str:
+    """A call, or a result: the tool, and what it gets or returned as a block of code."""
+    return as_block(Attachment(PASTE, f"{'calls' if part.kind is PartKind.CALL else 'from'} {part.name}", part.text))
+
+
+def _tool_parts(parts: Iterable[MessagePart]) -> list[dict[str, str]]:
+    return [{"id": part.call_id, "name": part.name, "text": part.text} for part in parts]
+
+
+def _read_tool_parts(exported: Iterable[Mapping[str, Any]], kind: PartKind) -> list[MessagePart]:
+    return [MessagePart(kind, *(text_of(each[name]) for name in ("text", "name", "id"))) for each in exported]
 
 
 def _exported(attachment: Attachment) -> dict[str, Any]:
@@ -116,6 +134,7 @@ def _reply(reply: Reply) -> dict[str, Any]:
     return {
         "text": reply.text,
         "thinking": reply.thinking,
+        **({"calls": _tool_parts(reply.calls)} if reply.calls else {}),
         "stage": reply.stage.value,
         "reason": reply.reason.value if reply.reason else None,
         "message": reply.message,
@@ -214,7 +233,8 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
     for turn in exported["turns"]:
         attached = tuple(_attachment(each) for each in turn.get("attachments", ()))
         prompt = len(messages)
-        said = message_parts(text_of(turn["prompt"]))
+        results = _read_tool_parts(turn.get("results", ()), PartKind.RESULT)
+        said = (*results, *message_parts(text_of(turn["prompt"])))
         messages.append(StoredMessage(prompt, "user", said, parent=parent, attachments=attached))
         parent = prompt
         for place, reply in enumerate(turn["replies"]):
@@ -234,7 +254,9 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
                 parent = len(messages)
             model = text_of(reply.get("model", ""))
             told = reason, prompt, chosen, model, lines
-            messages.append(StoredMessage(len(messages), "assistant", message_parts(text, thinking), *told))
+            calls = _read_tool_parts(reply.get("calls", ()), PartKind.CALL)
+            said = (*message_parts(text, thinking), *calls)
+            messages.append(StoredMessage(len(messages), "assistant", said, *told))
     return whole_chat(exported.get("title"), messages, text_of(exported.get("system") or ""))
 
 

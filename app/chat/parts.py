@@ -7,6 +7,8 @@ from itertools import groupby, repeat
 
 from specchat.engine import Admitted, Finished, Measured, MessagePart, PartKind, Record, Round
 
+_LINE = 200
+"""Characters of a call or a result that are shown."""
 KINDS = {False: PartKind.TEXT, True: PartKind.THINKING}
 
 
@@ -15,6 +17,13 @@ def joined(parts: Iterable[MessagePart]) -> Iterator[MessagePart]:
     kinds = groupby((part for part in parts if part.text), key=lambda part: (part.kind, part.name, part.call_id))
     for (kind, name, call_id), same in kinds:
         yield MessagePart(kind, "".join(part.text for part in same), name, call_id)
+
+
+def tool_line(part: MessagePart) -> str:
+    """A call or a result on one line, cut."""
+    text = " ".join(part.text[: 4 * _LINE].split())
+    cut = text if len(text) <= _LINE and len(part.text) <= 4 * _LINE else f"{text[:_LINE]}…"
+    return f"{'→' if part.kind is PartKind.CALL else '▸'} {part.name} {cut}"
 
 
 def parts_of(record: Record | Measured, carried: int = 0) -> Iterable[MessagePart]:

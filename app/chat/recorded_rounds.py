@@ -81,6 +81,11 @@ class RecordedRounds:
         return text_of(self.parts, PartKind.THINKING).strip()
 
     @property
+    def calls(self) -> list[MessagePart]:
+        """The calls of tools so far."""
+        return [part for part in self.parts if part.kind is PartKind.CALL]
+
+    @property
     def has_text(self) -> bool:
         """Whether there is any text, be it thinking."""
         return any(part.text for part in self._said)

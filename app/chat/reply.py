@@ -19,7 +19,7 @@ from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.marked import Unmarked
 from specchat.app.sources.observed import observed_round, rounds_of_steps
 from specchat.app.sources.source import Part
-from specchat.engine import Message, MessagePart
+from specchat.engine import Message, MessagePart, message_parts
 
 CHOSEN = "chosen"
 """Drafter of a round whose token was chosen by the user or came with a text."""
@@ -137,7 +137,7 @@ class Reply(Node, RecordedRounds):
     @property
     def as_message(self) -> Message:
         """The message for the model."""
-        return Message("assistant", self.text, self.thinking)
+        return Message("assistant", parts=(*message_parts(self.text, self.thinking), *self.calls))
 
     @property
     def origin(self) -> list[str]:

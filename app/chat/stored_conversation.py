@@ -9,6 +9,7 @@ from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import Stage
 from specchat.app.storage.store import Chat, StoredMessage
+from specchat.engine import PartKind
 
 
 def stored_conversation(
@@ -28,7 +29,9 @@ def stored_conversation(
     nodes: dict[int | None, Prompt | Reply] = {}
     for message in messages:
         if message.role == "user":
-            nodes[message.id] = prompt = Prompt(message.content, message.attachments, row=message.id)
+            results = tuple(part for part in message.parts if part.kind is PartKind.RESULT)
+            prompt = Prompt(message.content, message.attachments, row=message.id, results=results)
+            nodes[message.id] = prompt
             prompts.append((prompt, message))
         elif prompts:
             parent = nodes.get(message.parent)

@@ -118,13 +118,10 @@ def ask(
 
     options.check(given, attach)
     whole = Question(question, **parts)
-    without_store = "beams" if beams is not None else "mcp" if tools.get("mcp") else None
-    for name, value in {"attach": attach, "trace": trace, **parts, **tools}.items():
-        alone = name in ("attach", "trace", "mcp", "allow_tools") and beams is not None
-        if value and without_store and (alone or name in ("save", "chat", "newest")):
-            told = f"--{without_store}, which stores no reply"
-            raise UsageError(f"{options.flag(name)} does not go with {told}: leave one out")
     if beams is not None:
+        for name, value in {"attach": attach, "trace": trace, **parts, **tools}.items():
+            if value and name in ("attach", "trace", "save", "chat", "newest", "mcp", "allow_tools"):
+                raise UsageError(f"{options.flag(name)} does not go with --beams, which stores no reply: leave one out")
         answer_with_beams(whole, given, beams, as_json=as_json)
         return
     from specchat.app.cli.tools import offered_tools

@@ -21,7 +21,7 @@ from specchat.app.settings.named_files import NamedTexts, filled
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Admitted, Event, Finished, Message, Request, Round, Totals
+from specchat.engine import Admitted, Event, Finished, Message, MessagePart, Request, Round, Totals
 
 NO_BREAKERS = ("none",)
 LONGEST_INPUT = 16 << 20
@@ -171,6 +171,13 @@ class StoredTurn:
         self._archive.prompt(conversation, prompt).result()
         conversation.begin_replies(prompt, [self._reply])
         self._archive.begin(conversation, prompt, [self._reply]).result()
+
+    def follow(self, results: tuple[MessagePart, ...]) -> None:
+        """Store the results of the calls of the reply, and an empty reply to them."""
+        model = self._reply.model
+        self._prompt, self._reply = Prompt("", results=results), Reply()
+        self._conversation.append(self._prompt)
+        self.begin(model)
 
     def add(self, event: Event) -> None:
         """Store an event of the reply."""

@@ -52,8 +52,8 @@ class OfferedTools:
             )
         return tuple(tool for tool in self._client.tools if self._asks or tool.name in self._decided)
 
-    def continued(self, request: Request, reply: Message) -> Request:
-        """Make the calls of a reply; the request for the reply to their results.
+    def results(self, reply: Message) -> tuple[MessagePart, ...]:
+        """The results of the calls of a reply, which are made where they are allowed.
 
         Raises:
             UsageError: the model has called too often.
@@ -61,12 +61,10 @@ class OfferedTools:
         self._replies += 1
         if self._replies > MOST_REPLIES:
             raise UsageError(f"the model has called tools in {MOST_REPLIES} replies: ask for less at once")
-        results = [
+        return tuple(
             MessagePart(PartKind.RESULT, self._result(call), call.name, call.call_id)
             for call in reply.parts_of(PartKind.CALL)
-        ]
-        messages = (*request.messages, reply, *(Message("tool", parts=[result]) for result in results))
-        return replace(request, request_id=f"ask-{self._replies + 1}", messages=messages)
+        )
 
     def _result(self, call: MessagePart) -> str:
         """The result of a call that is allowed, or a sentence."""
@@ -90,6 +88,12 @@ class OfferedTools:
         if choice != "o":
             self._decided[name] = choice == "a"
         return choice != "n"
+
+
+def continued(request: Request, reply: Message, results: Sequence[MessagePart]) -> Request:
+    """The request for a reply to the results of the calls in a reply."""
+    messages = (*request.messages, reply, Message("user", parts=results))
+    return replace(request, request_id=f"ask-{len(messages)}", messages=messages)
 
 
 def _can_ask() -> bool:

@@ -142,10 +142,11 @@ class Store:
                 file.unlink(missing_ok=True)
 
     def prompts(self, at_most: int) -> list[str]:
-        """The newest different prompts of all chats, oldest first, except prompts that refer to a paste."""
+        """The newest different prompts of all chats, oldest first, except results and prompts that refer to a paste."""
         rows = self._file.read(
             f"SELECT content, max(id) AS newest FROM (SELECT m.id, {text_in('m.id')} AS content FROM messages m"
             " JOIN chats c ON c.id = m.chat_id WHERE m.role = 'user' AND c.deleted_at IS NULL AND NOT EXISTS"
+            " (SELECT 1 FROM parts p WHERE p.message_id = m.id AND p.kind = 'tool_result') AND NOT EXISTS"
             " (SELECT 1 FROM attachments a WHERE a.message_id = m.id AND a.kind = ?) ORDER BY m.id DESC LIMIT ?)"
             " GROUP BY content ORDER BY newest",
             (PASTE, at_most),
@@ -197,6 +198,7 @@ class Store:
         chosen: bool = True,
         attachments: Sequence[Attachment] = (),
         model: str = "",
+        results: Iterable[MessagePart] = (),
     ) -> int:
         """Append a message (a reply: before its first token) and return its id. The chat becomes the newest.
 
@@ -215,7 +217,7 @@ class Store:
                 "INSERT INTO messages (chat_id, role, created_at, parent, chosen, model) VALUES (?, ?, ?, ?, ?, ?)",
                 (chat_id, role, at, parent, chosen, storable(model)),
             )
-            self._append_parts(_row_id(row), message_parts(content))
+            self._append_parts(_row_id(row), (*results, *message_parts(content)))
             if chosen:
                 self.choose(_row_id(row))
             self.attachments.add(attachments, _row_id(row))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.chat.conversation import Conversation
+from specchat.app.chat.parts import tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.sanitize import escape_controls
@@ -72,7 +73,7 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
     replies: list[Data] = []
     due = 0.0
     for prompt in conversation.prompts:
-        shown = _reply(prompt.content, due)
+        shown = _reply("\n".join((*map(tool_line, prompt.results), prompt.content)), due)
         replies.append(shown)
         if prompt.reply is not None:
             due = _stored(prompt.reply, shown, due)
@@ -92,7 +93,8 @@ def _stored(reply: Reply, shown: Data, start: float) -> float:
         shown["rounds"].append(_round(index, record, metrics, due))
         before = record
     ending = "interrupted" if reply.stage is Stage.INTERRUPTED else ENDINGS[reply.reason] if reply.reason else ""
-    _end(shown, reply.tail, " · ".join([reply.message or ending, *reply.origin]), due)
+    said = "\n".join([reply.tail, *map(tool_line, reply.calls)])
+    _end(shown, said, " · ".join([reply.message or ending, *reply.origin]), due)
     return due
 
 

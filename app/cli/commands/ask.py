@@ -20,6 +20,7 @@ from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.question import Question, StoredTurn
+from specchat.app.cli.tools import continued
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_SWITCH, Settings
@@ -87,7 +88,10 @@ def answer(
             ended, reply = _stream(source, request, printer, writer, turn)
             if offered is None or not reply.parts_of(PartKind.CALL) or ended.reason not in _COMPLETE:
                 return ended.reason is engine.FinishReason.CANCELLED
-            request = offered.continued(request, reply)
+            results = offered.results(reply)
+            if turn is not None:
+                turn.follow(results)
+            request = continued(request, reply, results)
             printer = new_printer()
 
 

@@ -12,6 +12,7 @@ from textual.strip import Strip
 
 from specchat.app.chat.attachments import label
 from specchat.app.chat.conversation import Prompt
+from specchat.app.chat.parts import tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.styles import TranscriptStyles
@@ -108,7 +109,8 @@ class PromptBlock(Block):
         self._shown: tuple[object, ...] | None = None
         """Whether it waits, and which of several versions and replies are shown."""
         self._text = TokenLines(width - INDENT - len(QUEUED))
-        self._text.append([(prompt.text.strip("\n"), Fate.PLAIN)], 0)
+        said = filter(None, (*map(tool_line, prompt.results), prompt.text.strip("\n")))
+        self._text.append([("\n".join(said), Fate.PLAIN)], 0)
         self._lines = self._text.lines
         self._chips: tuple[str, ...] = ()
         """What was sent along, a line each."""

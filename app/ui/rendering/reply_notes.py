@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from rich.segment import Segment
 from rich.style import Style
 
+from specchat.app.chat.parts import tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.ui.rendering.figures import summary
@@ -48,6 +49,7 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
+    yield from (([tool_line(call)], False) for call in reply.calls)
     figures = summary(reply.figures, with_speedup=not reply.side_by_side)
     if not figures and reply.stage is Stage.ENDED and reply.has_text:  # of another program
         figures = reply.origin

@@ -10,9 +10,16 @@ import pytest
 import torch
 from tokenizers import AddedToken
 
+from specchat.app.chat.exchange import as_json, as_markdown, read_chats
+from specchat.app.chat.parts import joined
+from specchat.app.chat.stored_conversation import stored_conversation
+from specchat.app.chat.web_page import chat_data, render
 from specchat.app.cli import tools
 from specchat.app.cli.commands import ask as ask_module
-from specchat.app.paths import settings_file
+from specchat.app.paths import database_file, settings_file
+from specchat.app.storage.store import Store
+from specchat.app.ui.rendering.block import PromptBlock
+from specchat.app.ui.rendering.reply_notes import note_lines
 from specchat.engine import Engine, EngineConfig, PartKind, Request, read_trace
 from tests.app.cli.commands.command import Done, command
 from tests.app.server.test_tools import TOOLS
@@ -108,12 +115,41 @@ def test_a_model_that_calls_without_end_is_stopped(asked: Callable[..., Done], m
         ((), "--mcp asks before each call and needs a terminal: name the tools with --allow-tools A,B"),
         (("--allow-tools", "nothing"), "there is no tool nothing: choose from weather, hang"),
         (("--mcp", "other", "--allow-tools", "weather"), "the MCP server other is not in"),
-        (("--save",), "--save does not go with --mcp"),
         (("--beams", "2"), "--mcp does not go with --beams"),
     ],
 )
 def test_what_does_not_go_together_is_refused(asked: Callable[..., Done], options: tuple[str, ...], why: str) -> None:
     assert asked(*options, stdin=b"").sentence.startswith(why)
+
+
+def test_a_stored_chat_has_calls_and_results(asked: Callable[..., Done]) -> None:
+    assert asked("--allow-tools", "weather", "--save", stdin=b"").code == 0
+    store = Store(database_file())
+    (chat,) = store.chats()
+    kept = stored_conversation(chat, store.messages(chat.id))
+    question, results = kept.prompts
+    first, last = question.reply, results.reply
+    assert first is not None
+    assert last is not None
+    assert [json.loads(call.text) for call in first.calls] == [{"city": "Paris"}]
+    assert [(part.text, part.call_id) for part in results.results] == [("18 °C in Paris", first.calls[0].call_id)]
+    assert last.text == ANSWER
+    assert kept.messages(results)[1:] == (first.as_message, results.as_message)
+    assert store.prompts(9) == ["hi"]  # results are none
+    written = as_markdown(kept, "m")
+    assert 'calls weather:\n```\n{"city": "Paris"}\n```' in written
+    assert "## Results\n\nfrom weather:\n```\n18 °C in Paris\n```" in written
+    page = render(chat_data(kept))
+    assert "▸ weather 18 °C in Paris" in page
+    assert '→ weather {\\"city\\": \\"Paris\\"}' in page
+    ((_, again),), problems = read_chats(as_json(kept, "m"))
+    assert not problems
+    assert [each.parts for each in again] == [tuple(joined(each.parts)) for each in store.messages(chat.id)]
+    assert note_lines(first, 80)[0] == ('→ weather {"city": "Paris"}', False)
+    assert PromptBlock(results, 80).plain(0, 0, 80, None)[0] == "▸ weather 18 °C in Paris"  # type: ignore[arg-type]
+    asked("--allow-tools", "weather", "--continue", stdin=b"")
+    prompts = [each for each in store.messages(chat.id) if each.role == "user"]
+    assert [len(each.parts) for each in prompts] == [1] * 4
 
 
 def test_a_model_without_tools_is_refused(ask: Callable[..., Done]) -> None:
