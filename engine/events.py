@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from specchat.engine.constraint import Constraint
 from specchat.engine.request import Sampling
 from specchat.engine.round import Call, Round
 
@@ -178,6 +179,8 @@ class Admitted:
     """Indices in `Request.messages` of messages that were left out of the prompt (`Request.when_full`)."""
     sampling: Sampling | None = None
     """Sampling settings of the reply; None in records of earlier versions."""
+    constraint: Constraint | None = None
+    """What the reply follows; None for free text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,15 @@ def read_text_file(path: Path, name: str) -> str:
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise UsageError(f"{name} cannot be read: {reason}") from None
+    return text_of(data, name)
+
+
+def text_of(data: bytes, name: str) -> str:
+    """What was read from a file as text without control characters; `name` is used in error messages.
+
+    Raises:
+        UsageError: it is not text.
+    """
     text = decoded(data)
     if text is None:
         raise UsageError(f"{name} is not a text file: only texts can be given to the model")

@@ -96,6 +96,8 @@ class Conversation:
         self.thinking = thinking
         self.constraint: Constraint | None = None
         """What replies have to follow, until the program ends."""
+        self.constraint_name = ""
+        """Name of the file of the constraint."""
         self.other_lane: Conversation | None = None
         """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
         self.root = Node()

@@ -147,7 +147,14 @@ class Examination:
         sampling = replace(sampling, temperature=0.0) if greedy else sampling
         drafter, gamma = (self._record.drafter, 1) if self._drafter_decides else ("none", 0)
         return replace(
-            made, sampling=sampling, drafter=drafter, gamma=gamma, max_tokens=1 + gamma, stop=(), detail=WIDE
+            made,
+            sampling=sampling,
+            drafter=drafter,
+            gamma=gamma,
+            max_tokens=1 + gamma,
+            stop=(),
+            detail=WIDE,
+            constraint=self.reply.constraint,
         )
 
     def add(self, record: Record) -> None:

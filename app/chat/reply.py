@@ -46,6 +46,8 @@ class Reply(Node, RecordedRounds):
     """Indices of the messages that did not fit into the context (`Admitted.left_out`)."""
     sampling = Recorded["engine.Sampling | None"]()
     """The settings that it was drawn with; None if unknown."""
+    constraint = Recorded["engine.Constraint | None"]()
+    """What it follows; None for free text."""
     told = Recorded[bool]()
     """Whether a server has reported the fates of all tokens at the end, which replaced the rounds."""
     _counts = Recorded[Counts]()
@@ -81,7 +83,7 @@ class Reply(Node, RecordedRounds):
         """Whether it is compared with the reply of another lane: its speedup is the ratio of their times."""
         self.computed: dict[int, Computed] = {}
         """Top-k lists that were computed after the end, by the number of the token."""
-        self.told, self.left_out, self.sampling, self.measured = False, (), None, None
+        self.told, self.left_out, self.sampling, self.constraint, self.measured = False, (), None, None, None
         self._admitted: engine.Admitted | None = None
         self._unmarked: Unmarked | None = None
         """Takes marks around the thinking out of the text, in records of earlier versions."""
@@ -197,7 +199,7 @@ class Reply(Node, RecordedRounds):
         """
         self.stage = Stage.READING
         self.prefilled = (admitted.reused_tokens, admitted.prompt_tokens)
-        self.left_out, self.sampling = admitted.left_out, admitted.sampling
+        self.left_out, self.sampling, self.constraint = admitted.left_out, admitted.sampling, admitted.constraint
         rounds, self.carried = self.rounds, len(self.emitted)
         self._admitted = admitted
         self._forget_rounds()

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from specchat import engine
-from specchat.app.errors import UsageError
+from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import without_password
 from specchat.app.settings.settings import AUTO, DRAFTERS, TABLE
@@ -55,9 +55,9 @@ def table(panel: str | None = None, /, **rows: tuple[Any, str | None, str]) -> d
     for name, (kind, metavar, text) in rows.items():
         names = "--thinking/--no-thinking" if name == "thinking" else flag(name)
         more: dict[str, Any] = {}
-        if kind in (_gamma, _bias):
+        if kind in (_gamma, _bias, _text):
             more["parser"] = kind
-            kind = Any if kind is _gamma else list[Any]
+            kind = list[Any] if kind is _bias else Any
         options[name] = Annotated[kind | None, opt(names, metavar, text, panel, show_default=False, **more)]
     return options
 
@@ -79,6 +79,20 @@ def _bias(text: str) -> tuple[int, float]:
         raise typer.BadParameter(f"{text!r} is not a token id, = and a number, such as 253=-5") from None
 
 
+def _text(file: str) -> str:
+    """The text of a file, of a pipe such as bash's `<(…)`, or of stdin for `-`."""
+    from specchat.app.chat.attachments import LONGEST_FILE, read_text_file, text_of
+
+    if not file.strip() or file.lstrip().startswith("{"):
+        raise UsageError(f"a file is wanted, not {file!r}: name one, or give - and the text on stdin")
+    if file == "-":
+        return text_of(sys.stdin.buffer.read(LONGEST_FILE), "stdin")
+    if not Path(file).is_fifo():
+        return read_text_file(Path(file), file)
+    with explained(f"{file} cannot be read"), open(file, "rb") as pipe:
+        return text_of(pipe.read(LONGEST_FILE), file)
+
+
 def _option(each: Setting) -> Any:
     """The option of a setting."""
     sign = {"drafter": "|".join(CORE_DRAFTERS), "gamma": f"N|{AUTO}"}.get(
@@ -98,16 +112,19 @@ SETTINGS: Mapping[str, Any] = {
     if (each.topic, each.applies) == (topic, applies) and each.name not in OF_CHAT
 }
 """The options of a model and of its replies, by the names of the settings."""
-QUESTION = table(
+CONSTRAINTS = table(
+    schema=(_text, "FILE", "The reply is JSON that follows the JSON schema in FILE."),
+    json_object=(bool, None, "The reply is a JSON object."),
+    regex=(str, "R", "The reply matches the regular expression R."),
+    grammar=(_text, "FILE", "The reply follows the grammar in FILE: Lark, or GBNF."),
+    choice=(list[str], "TEXT", "The reply is TEXT; may be repeated: one of the texts."),
+)
+"""The options that make a constraint of the reply."""
+QUESTION = CONSTRAINTS | table(
     logit_bias=(_bias, "ID=BIAS", "Add BIAS to the logit of a token; may be repeated."),
     dry_sequence_breakers=(list[str], "TEXT", "DRY does not look beyond TEXT; may be repeated; none: nothing."),
     stop=(list[str], "TEXT", "End the reply before TEXT; may be repeated."),
     stop_repeats=(bool, None, "End a reply that repeats itself."),
-    schema=(Path, "FILE", "The reply is JSON that follows the JSON schema in FILE."),
-    json_object=(bool, None, "The reply is a JSON object."),
-    regex=(str, "R", "The reply matches the regular expression R."),
-    grammar=(Path, "FILE", "The reply follows the grammar in FILE: Lark, or GBNF."),
-    choice=(list[str], "TEXT", "The reply is TEXT; may be repeated: one of the texts."),
     system=(str, "TEXT", "Instructions to the model."),
     files=(list[Path], "FILE", "Send a text file too; may be repeated."),
     template=(str, "NAME", "A saved prompt, placed before the question."),

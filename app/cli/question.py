@@ -41,10 +41,10 @@ class Question:
     """Sequence breakers of DRY; None for the usual ones, `NO_BREAKERS` for none."""
     stop_repeats: bool = False
     """Whether a reply that repeats itself ends."""
-    schema: Path | None = None
+    schema: str | None = None
     json_object: bool = False
     regex: str | None = None
-    grammar: Path | None = None
+    grammar: str | None = None
     choice: tuple[str, ...] = ()
     """What the reply has to follow, as for `constraint_of`."""
     files: tuple[Path, ...] = ()

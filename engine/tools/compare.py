@@ -139,6 +139,7 @@ def make_probe(request: Request, comparison: Comparison) -> Request:
         max_tokens=1,
         detail=2,
         reply_ids=tuple(comparison.left.tokens[: comparison.difference]),
+        constraint=request.constraint,
     )
 
 

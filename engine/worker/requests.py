@@ -163,6 +163,7 @@ class OpenRequests:
                 tuple(Given(token, *piece) for token, piece in zip(given, pieces, strict=True)),
                 left_out=fitted.left_out,
                 sampling=request.sampling,
+                constraint=request.constraint,
             )
         )
         return True

@@ -11,7 +11,7 @@ from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.settings.settings import Settings
-from specchat.engine import Candidate, Detail, Engine, Fate
+from specchat.engine import Candidate, Detail, Engine, Fate, one_of
 from tests.engine.tiny import VOCABULARY, tiny_engine, tiny_model
 from tests.waiting import until
 
@@ -20,11 +20,15 @@ NEAR = 2e-3
 
 def answered(requests: RequestManager, prompt: str) -> tuple[Conversation, Reply]:
     conversation = Conversation()
+    return conversation, answered_in(conversation, requests, prompt)
+
+
+def answered_in(conversation: Conversation, requests: RequestManager, prompt: str) -> Reply:
     requests.send(conversation, prompt)
     wait_for(requests, lambda: conversation.running is None)
     reply = conversation.prompts[-1].reply
     assert reply is not None
-    return conversation, reply
+    return reply
 
 
 def wait_for(requests: RequestManager, done: Callable[[], object]) -> None:
@@ -70,6 +74,23 @@ def test_what_is_computed_is_what_is_recorded(settings: dict[str, object], monke
                 assert _same(mine, theirs)
             if reply.token(number)[1].fate is Fate.CORRECTION:
                 assert _same(computed.detail.residual[:3], expected.residual[:8])
+
+
+def test_the_candidates_of_a_constrained_reply_are_those_that_it_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.app.chat.questions.WIDE", VOCABULARY)
+    with tiny_engine() as engine:
+        requests = manager(engine)
+        conversation = Conversation()
+        conversation.constraint = one_of(["yesterday", "tomorrow"])
+        reply = answered_in(conversation, requests, "abcabc")
+        conversation.constraint = None  # the figures of the reply stay
+        examine(requests, conversation, reply, 0, VOCABULARY)
+        examine(requests, conversation, reply, 4, VOCABULARY)
+        wait_for(requests, lambda: len(reply.computed) == 2)
+        first, later = ([c.text for c in reply.computed[n].detail.target] for n in (0, 4))
+        assert reply.text in ("yesterday", "tomorrow")
+        assert {text[0] for text in first} == {"y", "t"}
+        assert later == [reply.token(4)[1].text]
 
 
 def test_a_reply_of_another_prompt_is_not_explained() -> None:

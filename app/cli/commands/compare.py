@@ -6,11 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from specchat.app.chat.constraints import constraint_of
 from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
 from specchat.app.cli.effective_settings import effective_settings
@@ -21,7 +23,7 @@ from specchat.app.sanitize import clean_prompt, without_password
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.lanes import OWN_STREAM, SPECCHAT_SERVER, AttachedLanes
 from specchat.app.side_by_side.set_up import label, lane_config, lanes, with_seed
-from specchat.engine import SAMPLING, LaneEngine, Message, Notice, Order, Request
+from specchat.engine import SAMPLING, Constraint, LaneEngine, Message, Notice, Order, Request
 from specchat.engine.tools.compare import ComparisonReport, Trial, make_report, run_trials, spread_line
 
 _BOTH = "both"
@@ -35,9 +37,10 @@ _OPTIONS = {
 }
 
 
-@options.collect(given=_OPTIONS)
+@options.collect(given=_OPTIONS, form=options.CONSTRAINTS)
 def compare(
     given: options.Given,
+    form: options.Given,
     prompt: Annotated[str | None, typer.Argument(help="The prompt of both lanes.")] = None,
     left: options.SetUpLeft = None,
     right: options.SetUpRight = None,
@@ -61,7 +64,8 @@ def compare(
     if repeat < 1:
         raise UsageError(f"--repeat is {repeat}: it must be at least 1")
     orders = [Order.SEQUENTIAL] if attach else _orders(order or Order.INTERLEAVED)
-    report = _run(pair, prompts, orders, None if watch else repeat, exact=exact, attach=attach)
+    constraint = constraint_of(**form)
+    report = _run(pair, prompts, orders, None if watch else repeat, exact=exact, attach=attach, constraint=constraint)
     print(report.json() if as_json else report.text())
 
 
@@ -79,9 +83,10 @@ def _run(
     *,
     exact: bool,
     attach: str | None,
+    constraint: Constraint | None,
 ) -> ComparisonReport:
     def ask(lane: int, request_id: str, text: str) -> Request:
-        return pair[lane].request(request_id, (Message("user", text),))
+        return replace(pair[lane].request(request_id, (Message("user", text),)), constraint=constraint)
 
     here = LaneEngine([lane_config(settings, exact=exact) for settings in (pair[:1] if attach else pair)])
     engine = AttachedLanes(here, attached(attach), live=False) if attach else here

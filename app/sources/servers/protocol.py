@@ -111,7 +111,10 @@ def check(request: Request) -> None:
     if request.sampling.lenience != 1:
         raise EngineError("a server accepts drafts as it was started to: leave out --lenience")
     if request.constraint and request.constraint.kind is not ConstraintKind.SCHEMA:
-        raise EngineError("servers agree on JSON schemas alone: state a --schema, or use a model on this machine")
+        raise EngineError(
+            "a server takes no regular expression, grammar or choices: use --schema or --json-object, or a model on "
+            "this machine"
+        )
     if request.reply_ids or request.reply_text:
         raise EngineError("a server cannot be given the beginning of a reply: continue it with a model on this machine")
 

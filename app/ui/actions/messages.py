@@ -201,8 +201,13 @@ class MessageActions(ActionGroup):
         if prompt is None or prompt.reply is not spot.reply:
             return
         fork = fork_at(spot.reply, spot.token)
-        alternatives = fork.alternatives(fork.likeliest or await self._likeliest(prompt, fork))
+        likeliest = fork.likeliest or await self._likeliest(prompt, fork)
+        alternatives = fork.alternatives(likeliest)
         if not alternatives:
+            if likeliest:
+                form = spot.reply.constraint
+                why = f": the reply follows a {form.kind}" if form else ""
+                raise UnavailableError(f"only this token is possible here{why}")
             raise UnavailableError("no other token is known for this position: load the models to see some")
         options = [(f"“{shown(each.text)}”", each.about) for each in alternatives]
         replaced = "" if fork.taken is None else f"Instead of “{shown(fork.taken_text)}”:"

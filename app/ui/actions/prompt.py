@@ -157,8 +157,10 @@ class PromptActions(ActionGroup):
         """`/schema FILE`: the next replies of this chat follow a JSON schema; off: they no longer do."""
         conversation = self._scope.conversation
         if name:
-            path = None if name == OFF else Path(name.strip('"')).expanduser()
-            conversation.constraint = constraint_of(schema=path)
+            path = None if name.lower() == OFF else Path(name.strip('"')).expanduser()
+            conversation.constraint = constraint_of(schema=read_text_file(path, str(path)) if path else None)
+            conversation.constraint_name = path.name if path else ""
+            self._scope.screen.widgets.show_frame()
         told = "JSON that follows its schema · /schema off ends that" if conversation.constraint else "free text"
         self._scope.say(f"replies in this chat: {told}")
 

@@ -238,6 +238,9 @@ class ComparisonActions(ActionGroup):
             self._duet = self._scope.make_duet(settings)
         except (AppError, EngineError) as error:
             raise UnavailableError(str(error)) from None
+        for conversation in self._duet.conversations:
+            conversation.constraint = self._scope.conversation.constraint
+            conversation.constraint_name = self._scope.conversation.constraint_name
         screen = SideScreen(self._duet, self._scope.archive)
         self._scope.app.push_screen(screen, partial(self._leave, screen))
 

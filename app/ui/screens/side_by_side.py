@@ -8,10 +8,12 @@ from functools import partial
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical
+from textual.content import Content
 
 from specchat.app.chat.archive import Archive
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.conversation import Conversation
+from specchat.app.sanitize import escape_controls
 from specchat.app.settings.settings import NO_CHAT
 from specchat.app.side_by_side.duet import SIDES, Duet
 from specchat.app.ui import slash
@@ -87,7 +89,8 @@ class SideScreen(SubScreen[Conversation | None]):
 
     def on_mount(self) -> None:
         """Start the engine, and process its records."""
-        self._frame.border_title = "one prompt, both lanes"
+        schema = escape_controls(self.duet.conversations[0].constraint_name)
+        self._frame.border_title = Content("one prompt, both lanes" + (f" · schema: {schema}" if schema else ""))
         self.composer.focus()
         self.duet.connect(self._archive)
         self.pump.start()

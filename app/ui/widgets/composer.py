@@ -31,7 +31,8 @@ _IN_TURN = {
     "home": "cursor_line_start", "end": "cursor_line_end",
 }  # fmt: skip
 """Actions of keys that are often followed by text at once."""
-ATTACH = "/attach "
+TAKE_PATHS = ("/attach ", "/schema ")
+"""Commands whose argument is a path."""
 PLACEHOLDER = "Ask anything · ? lists the keys"
 OFFERED = ("", *(prompt.text for prompt in FIRST_PROMPTS))
 """What tab goes through in the composer of an empty chat."""
@@ -208,8 +209,8 @@ class Composer(WrappedArea):
         """The beginning of a path before the cursor; None where none is typed."""
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        if row == 0 and before.startswith(ATTACH):
-            return before.removeprefix(ATTACH)
+        if row == 0 and before.startswith(TAKE_PATHS):
+            return before.partition(" ")[2]
         return None if slash.is_command(self.text) else begun(before)
 
     @property
@@ -254,8 +255,8 @@ class Composer(WrappedArea):
     def _put_path(self, typed: str, path: str, complete: bool) -> None:
         row, column = self.cursor_location
         before = self.document.get_line(row)[:column]
-        if before.startswith(ATTACH):
-            start, text = len(ATTACH), path
+        if before.startswith(TAKE_PATHS):
+            start, text = before.index(" ") + 1, path
         else:
             start, text = before.rindex("@", 0, len(before) - len(typed)), mention(path, complete=complete)
         self.replace(text, (row, start), (row, column))

@@ -67,7 +67,9 @@ class PromptFrame(Vertical):
         parts = [Content(state)] if (state := self._engine_state(conversation)) else []
         if self.usage is not None:
             parts.append(context_bar(self.usage, self.when_full))
-        return Content(f"{named} · system: {short}" if short else named), Content(" · ").join(parts)
+        set_up = {"system": short, "schema": escape_controls(conversation.constraint_name)}
+        said = " · ".join([named, *(f"{name}: {value}" for name, value in set_up.items() if value)])
+        return Content(said), Content(" · ").join(parts)
 
     def _engine_state(self, conversation: Conversation) -> str:
         running = conversation.all_running

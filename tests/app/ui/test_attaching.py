@@ -98,6 +98,9 @@ async def test_choices_are_gone_through_and_names_with_spaces_are_quoted(stage: 
 async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> None:
     async with stage.started(WIDE, *"/attach no") as pilot:
         assert await stage.typed(pilot, "tab") == "/attach notes.txt"
+        stage.composer.put("/schema no")
+        assert await stage.typed(pilot, "tab") == "/schema notes.txt"
+        stage.composer.put("/attach notes.txt")
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
         for path, sentence in (

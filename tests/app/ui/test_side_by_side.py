@@ -14,7 +14,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
-from specchat.engine import Order
+from specchat.engine import JSON_OBJECT, Order
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
 from tests.app.stage import lines_of, run
 from tests.app.views import MEDIUM, NARROW, WIDE
@@ -135,6 +135,17 @@ async def test_leaving_and_opening_again_by_key(stage: SideStage) -> None:
         assert isinstance(await stage.press(pilot, "escape"), ChatScreen)
         assert isinstance(await stage.press(pilot, "ctrl+y"), SideScreen)
         assert stage.duet is not first
+
+
+async def test_the_schema_of_the_chat_holds_in_both_lanes(stage: SideStage, tmp_path: Path) -> None:
+    (tmp_path / "any.json").write_text('{"type": "object"}')
+    async with stage.started(WIDE, "escape") as pilot:
+        await stage.send(pilot, f"/schema {tmp_path / 'any.json'}")
+        assert isinstance(await stage.press(pilot, "ctrl+y"), SideScreen)
+        assert "schema: any.json" in str(stage.screen.query_one("#ask").border_title)
+        await stage.send(pilot)
+        await stage.ready(pilot)
+        assert [lane.submitted[-1].constraint for lane in stage.lanes] == [JSON_OBJECT, JSON_OBJECT]
 
 
 @pytest.mark.parametrize("key", ["escape", "f8"])

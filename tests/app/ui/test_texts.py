@@ -75,8 +75,11 @@ async def test_replies_of_a_chat_follow_a_schema(stage: Stage, tmp_path: Path) -
         assert "Default retriever does not fetch" in await stage.send(pilot, f"/schema {tmp_path / 'bad.json'}")
         await stage.answer(pilot, text="One")
         assert "JSON that follows its schema" in await stage.send(pilot, f"/schema {tmp_path / 'good.json'}")
+        frame = screen_of(stage).query_one(PromptFrame)
+        assert "schema: good.json" in str(frame.border_title)
         await stage.answer(pilot, text="Two")
-        assert "free text" in await stage.send(pilot, "/schema off")
+        assert "free text" in await stage.send(pilot, "/schema OFF")
+        assert "schema" not in str(frame.border_title)
         await stage.answer(pilot, text="Three")
     assert [request.constraint for request in stage.engine.submitted] == [None, JSON_OBJECT, None]
 

@@ -18,7 +18,7 @@ from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.app.ui.screens.lists import MessagesScreen
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Given, Message
+from specchat.engine import JSON_OBJECT, Admitted, Candidate, Detail, Fate, Finished, FinishReason, Given, Message
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.views import NARROW, WIDE, answered, reply_of, screen_of
 
@@ -283,6 +283,21 @@ async def test_a_reply_takes_another_way_at_a_rejected_token(stage: Stage) -> No
         assert [r.text for r in kept.replies] == [reply.text, other.text]
         assert [len(r.rounds) - len(r.own_rounds) for r in kept.replies] == [0, len(fork.rounds) + 1]
         assert kept.reply is kept.replies[1]
+
+
+async def test_the_only_token_that_a_constraint_allows_has_no_other(stage: Stage) -> None:
+    async with stage.app.run_test(size=WIDE) as pilot:
+        reply, _ = await at_rejection(stage, pilot)
+        reply.constraint = JSON_OBJECT
+        number = next(n for n in range(reply.tokens) if reply.token(n)[1].fate is Fate.ACCEPTED)
+        screen_of(stage).inspection.select(Spot(reply, number))
+        await stage.press(pilot, "enter")
+        token, name = reply.token(number)[1], stage.engine.examined[-1][0].request_id
+        only = Detail((Candidate(token.id, token.text, 1.0),), (), (), 0.0, 0.0)
+        answer = replace(reply.rounds[0], request_id=name, detail=(only,))
+        stage.engine.tell(answer, Finished(name, FinishReason.LENGTH, "", "", 0.0))
+        await stage.settle(pilot)
+        assert stage.said[-1] == "only this token is possible here: the reply follows a JSON schema"
 
 
 async def test_a_number_of_no_message_is_refused(stage: Stage) -> None:

@@ -1,6 +1,7 @@
 """`specchat ask` on a model of random weights, also with beams: what is printed, and what is refused."""
 
 import json
+import os
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -87,12 +88,27 @@ def test_what_a_reply_cannot_follow_is_refused(ask: Callable[..., Done], tmp_pat
     for options, told in {
         ("--schema", tmp_path / "schema"): "the JSON schema is not JSON",
         ("--grammar", tmp_path / "none"): f"{tmp_path / 'none'} cannot be read: No such file or directory",
+        ("--schema", '{"type":"object"}'): 'a file is wanted, not \'{"type":"object"}\': name one',
+        ("--schema", ""): "a file is wanted, not '': name one",
         ("--regex", "("): "the regular expression cannot be used: unclosed group",
         ("--json-object", "--choice", "a"): "a reply follows one of --schema, --json-object",
     }.items():
         done = ask("the", *options)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith(f"specchat: {told}")
+
+
+def test_a_schema_may_come_from_a_pipe(ask: Callable[..., Done]) -> None:
+    form = b'{"enum": ["yes", "no"]}'
+    done = ask("the", "--schema", "-", "--max-tokens", 20, stdin=form)
+    assert done.out.strip() in ('"yes"', '"no"')
+    end, begin = os.pipe()
+    os.write(begin, form)
+    os.close(begin)
+    try:
+        assert ask("the", "--schema", f"/dev/fd/{end}", "--max-tokens", 20).out == done.out
+    finally:
+        os.close(end)
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])

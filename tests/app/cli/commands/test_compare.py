@@ -38,6 +38,13 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
         assert words in done.out
 
 
+def test_both_lanes_follow_a_schema(compare: Callable[..., Done]) -> None:
+    done = compare(PROMPT, "--repeat", "1", "--choice", "yes", "--json")
+    (row,) = json.loads(done.out)["rows"]
+    assert row["identical"] == 1
+    assert row["left"]["tokens"]["median"] < 24
+
+
 def test_watch_shows_the_spread_until_stopped(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     run, runs = runner.run_lanes, list[Any]()
 
