@@ -124,13 +124,19 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
 def _tools(body: ChatBody) -> dict[str, Any]:
     """Fields of `Request` for tools."""
     choice = body.tool_choice or ANY_TOOL
+    if not isinstance(choice, str):
+        choice = choice.function.name
+    names = [tool.function.name for tool in body.tools or ()]
+    if not names and choice not in ("none", ANY_TOOL):
+        raise ApiError(400, f"tool_choice is {choice!a:.80}, but `tools` is missing: list them", param="tool_choice")
+    if choice not in (*(choices := ("none", ANY_TOOL, "required")), *names):
+        text = f"tool_choice is {choice!a:.80}: it must be one of {', '.join([*choices, *names])}"
+        raise ApiError(400, text, param="tool_choice")
     functions = [] if choice == "none" else [tool.function for tool in body.tools or ()]
     tools = tuple(
         Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
         for each in functions
     )
-    if not isinstance(choice, str):
-        choice = choice.function.name
     for tool in tools:
         if tool.strict or choice != ANY_TOOL:
             _check_parameters(tool)
