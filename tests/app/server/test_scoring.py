@@ -90,7 +90,8 @@ def test_what_would_change_something_is_refused(served: Served, more: dict[str, 
         reply = http.post("/v1/completions", json={"prompt": "x", **HARNESS, "n": 2, **more})
         assert (reply.status_code, reply.json()["error"]["param"]) == (400, param)
         assert http.post("/v1/completions", json={"prompt": "x", **HARNESS, "n": 2, "best_of": 2}).status_code == 200
-        tools = {"tools": [{"type": "function"}], "functions": [{}], "tool_choice": "none", "function_call": "none"}
+        tool = {"type": "function", "function": {"name": "add"}}
+        tools = {"tools": [tool], "functions": [{}], "tool_choice": "none", "function_call": "none"}
         asked = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
         assert http.post("/v1/chat/completions", json={**asked, **tools}).status_code == 200
         assert http.post("/v1/chat/completions", json={**asked, **tools, "tool_choice": "auto"}).status_code == 400

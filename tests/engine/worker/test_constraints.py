@@ -41,7 +41,7 @@ from tests.engine.tiny import (
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-SCHEMA, REGEX, GRAMMAR = ConstraintKind
+SCHEMA, REGEX, GRAMMAR = ConstraintKind.SCHEMA, ConstraintKind.REGEX, ConstraintKind.GRAMMAR
 DRAFTERS = ("suffix", "head", "combined", "model", "model-tree", "merged")
 
 
