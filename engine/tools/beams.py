@@ -121,6 +121,9 @@ def check_request(request: Request, beams: int, draft: str | None) -> str:
         "beams have the target's own probabilities: leave penalties and logit biases out": sampling.adjusts,
         "beams are exact: leave lenience out": not sampling.lossless,
         "beams end where the model ends them: leave stop strings out, or lower max-tokens": request.stop,
+        "beams follow no JSON schema, regular expression, grammar or choice: leave it out, or leave beams out": (
+            request.constraint
+        ),
         f"the drafter {drafter} cannot draft for each beam: choose one of {', '.join(DRAFTERS)}": drafter
         not in DRAFTERS,
         "drafter model needs a draft model: name one with --draft": drafter == CHAINS and draft is None,

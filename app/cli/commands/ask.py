@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from specchat.engine.tools.beams import FoundBeams
 
 _COMPLETE = (engine.FinishReason.EOS, engine.FinishReason.STOP)
+_CUT = (engine.FinishReason.LENGTH, engine.FinishReason.CONTEXT)
 _POLL_S = 0.05
 _WIDTH = 100
 """Columns of a line about a beam, outside a terminal."""
@@ -86,6 +87,11 @@ def answer(
             turn.begin(ready.target if attach else settings.target)
         while True:
             ended, reply = _stream(source, request, printer, writer, turn)
+            if request.constraint and ended.reason in _CUT:
+                limit = "by the end of the context"
+                if ended.reason is engine.FinishReason.LENGTH:
+                    limit = f"at {request.max_tokens} tokens (--max-tokens)"
+                printer.note(f"the reply was cut off {limit} and is not complete")
             if offered is None or not reply.parts_of(PartKind.CALL) or ended.reason not in _COMPLETE:
                 return ended.reason is engine.FinishReason.CANCELLED
             results = offered.results(reply)

@@ -47,6 +47,7 @@ MISTAKES = {
     "ask hi --var a=b": "goes with a template",
     "ask hi --beams 1": "beams is 1: it must be from 2 to 16",
     "ask hi --beams 4 --temperature 0.7": "temperature 0.7 draws texts by chance: set it to 0, or",
+    "ask hi --beams 4 --json-object": "beams follow no JSON schema, regular expression, grammar or choice",
     "ask hi --beams 4 --logit-bias 5=1": "leave penalties and logit biases out",
     "ask hi --beams 4 --lenience 0.5": "leave lenience out",
     "ask hi --beams 4 --stop fox": "leave stop strings out",

@@ -95,6 +95,16 @@ def test_what_a_reply_cannot_follow_is_refused(ask: Callable[..., Done], tmp_pat
         assert done.err.startswith(f"specchat: {told}")
 
 
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_constrained_reply_at_the_token_limit_is_said_to_be_cut_off(
+    ask: Callable[..., Done], options: tuple[str, ...]
+) -> None:
+    done = ask("the", "--regex", "[ab]{30}", "--max-tokens", 6, *options)
+    assert done.code == 0
+    assert done.out
+    assert done.err == "specchat: the reply was cut off at 6 tokens (--max-tokens) and is not complete\n"
+
+
 def test_a_pipe_gets_plain_text_with_no_control_characters(ask: Callable[..., Done]) -> None:
     options = ("--max-tokens", 200, "--temperature", 5, "--seed", 1)
     as_json = ask("the", "--json", *options).out
