@@ -103,6 +103,20 @@ def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
     return tuple(_message(turn, names, f"messages.{place}") for place, turn in enumerate(messages))
 
 
+def check_arguments(arguments: str, place: str) -> None:
+    """Check the arguments of a call in an earlier reply; none are an empty text.
+
+    Raises:
+        ApiError: they are not a JSON object.
+    """
+    try:
+        if isinstance(json.loads(arguments or "{}"), dict):
+            return
+    except (ValueError, RecursionError):
+        pass
+    raise ApiError(400, f"{place} is not the text of a JSON object: write the arguments as one", param=place)
+
+
 def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
     """A message of the engine; `names` are those of the tools that were called before it, by the ids of the calls."""
     if turn.role == "tool":
@@ -111,10 +125,10 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
             raise ApiError(400, text, param=f"{place}.tool_call_id")
         name = names[turn.tool_call_id]
         return Message("tool", parts=[MessagePart(PartKind.RESULT, turn.text(), name, turn.tool_call_id)])
-    calls = [
-        MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id)
-        for call in (turn.tool_calls or () if turn.role == "assistant" else ())
-    ]
+    given = turn.tool_calls or () if turn.role == "assistant" else ()
+    for number, call in enumerate(given):
+        check_arguments(call.function.arguments, f"{place}.tool_calls.{number}.function.arguments")
+    calls = [MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id) for call in given]
     names.update((call.call_id, call.name) for call in calls)
     return Message(
         {"developer": "system"}.get(turn.role, turn.role), parts=[*message_parts(turn.text(), turn.thinking()), *calls]

@@ -26,6 +26,7 @@ from specchat.app.server.protocol import (
     StrictModel,
     ToolBody,
 )
+from specchat.app.server.requests import check_arguments
 
 _PLACES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
 """Fields of /v1/chat/completions that have another name here."""
@@ -179,6 +180,7 @@ class ResponsesBody(Body):
                     function = CalledFunction(name=item.name, arguments=item.arguments)
                     said = _reply(messages)
                     said.tool_calls = [*(said.tool_calls or ()), CallBody(id=item.call_id, function=function)]
+                    check_arguments(item.arguments, f"input.{place}.arguments")
                     called.add(item.call_id)
                 case ResultItem():
                     if item.call_id not in called:

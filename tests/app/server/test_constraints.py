@@ -53,7 +53,12 @@ def test_a_body_states_a_constraint(more: dict[str, Any], constraint: Constraint
 
 
 BAD = [
-    (named({"$ref": "https://example.com/x.json"}), "response_format", "Default retriever does not fetch"),
+    (
+        named({"$ref": "https://example.com/x.json"}),
+        "response_format",
+        "refers to https://example.com/x.json, which is never fetched",
+    ),
+    (outputs(grammar='start: "a" start'), "structured_outputs.grammar", "no finite text follows it"),
     (named({"type": "array", "items": {"$ref": "#"}, "minItems": 1}), "response_format", "requires itself without end"),
     (named({"enum": ["x" * 1_000_000]}), "response_format", "at most 200000"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "a name and a schema"),

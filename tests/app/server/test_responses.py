@@ -67,6 +67,7 @@ def test_items_of_a_reply_are_one_message() -> None:
         ("hi", {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
         ("hi", {"text": {"format": {"type": "json_object", "Regex": "a"}}}, "text.format.Regex"),
         ([{"role": "user", "content": "hi"}, RESULT], {}, "input.1.call_id"),
+        ([CALL | {"arguments": "not json"}], {}, "input.0.arguments"),
         ("hi", {"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )

@@ -34,6 +34,14 @@ TOOLS = (
 """A template with tools, in the format of Hermes."""
 
 
+ARGUMENTS = "messages.1.tool_calls.0.function.arguments"
+
+
+def called(arguments: str) -> dict[str, Any]:
+    """A reply that called a tool with these arguments."""
+    return {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "clock", "arguments": arguments}}]}
+
+
 class ReadingEngine:
     """Reads every prompt as one token, and remembers what it was asked."""
 
@@ -91,6 +99,8 @@ def test_tools_that_may_not_be_called_are_left_out() -> None:
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "'required', but `tools` is missing"),
         ({"tools": None, "tool_choice": CHOSEN}, "tool_choice", "'clock', but `tools` is missing"),
         ({"tools": [BROKEN]}, "tools", "the parameters of the tool f: the JSON schema cannot be used"),
+        ({"messages": [TURNS[0], called("not json")]}, ARGUMENTS, "not the text of a JSON object"),
+        ({"messages": [TURNS[0], called("[1]")]}, ARGUMENTS, "not the text of a JSON object"),
         ({"messages": TURNS[::2]}, "messages.1.tool_call_id", "messages.1 is the result of no call"),
         ({"messages": [TURNS[0], {"role": "tool", "content": "x"}]}, "messages.1.tool_call_id", "of no call"),
     ],
