@@ -94,21 +94,29 @@ class StreamOptions(ServerModel):
     include_obfuscation: bool | None = None
 
 
-class NamedSchema(ServerModel):
+class StrictModel(ServerModel):
+    """A part of a body whose unknown fields are refused: without them a reply would be free."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class NamedSchema(StrictModel):
     """A JSON schema of replies."""
 
     name: str
     json_schema: dict[str, Any] = Field(alias="schema")
+    description: str | None = None
+    strict: bool | None = None
 
 
-class ResponseFormat(ServerModel):
+class ResponseFormat(StrictModel):
     """What a reply has to follow."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: NamedSchema | None = None
 
 
-class StructuredOutputs(ServerModel):
+class StructuredOutputs(StrictModel):
     """What a reply has to follow, as in vLLM: one of these."""
 
     json_schema: dict[str, Any] | str | None = Field(None, alias="json")
@@ -339,7 +347,10 @@ def _refusal(error: ValidationError) -> ApiError:
     found = error.errors(include_url=False, include_context=False, include_input=False)
     same_field = [each for each in found if each["loc"][:1] == found[0]["loc"][:1]]
     best = max(same_field, key=lambda each: (not _mismatch(each), len(each["loc"])))
-    place = ".".join(str(part) for part in best["loc"] if not _names_a_type(part))[:_LONGEST_PLACE]
+    unknown = best["type"] == "extra_forbidden"
+    place = ".".join(str(part) for part in best["loc"] if unknown or not _names_a_type(part))[:_LONGEST_PLACE]
+    if unknown:
+        return ApiError(400, f"{place} is not a parameter: leave it out", param=place, code="unknown_parameter")
     text = str(best["msg"])
     return ApiError(
         400,

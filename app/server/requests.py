@@ -103,6 +103,20 @@ def conversation(messages: Sequence[MessageBody]) -> tuple[Message, ...]:
     return tuple(_message(turn, names, f"messages.{place}") for place, turn in enumerate(messages))
 
 
+def check_arguments(arguments: str, place: str) -> None:
+    """Check the arguments of a call in an earlier reply; none are an empty text.
+
+    Raises:
+        ApiError: they are not a JSON object.
+    """
+    try:
+        if isinstance(json.loads(arguments or "{}"), dict):
+            return
+    except (ValueError, RecursionError):
+        pass
+    raise ApiError(400, f"{place} is not the text of a JSON object: write the arguments as one", param=place)
+
+
 def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
     """A message of the engine; `names` are those of the tools that were called before it, by the ids of the calls."""
     if turn.role == "tool":
@@ -111,10 +125,10 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
             raise ApiError(400, text, param=f"{place}.tool_call_id")
         name = names[turn.tool_call_id]
         return Message("tool", parts=[MessagePart(PartKind.RESULT, turn.text(), name, turn.tool_call_id)])
-    calls = [
-        MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id)
-        for call in (turn.tool_calls or () if turn.role == "assistant" else ())
-    ]
+    given = turn.tool_calls or () if turn.role == "assistant" else ()
+    for number, call in enumerate(given):
+        check_arguments(call.function.arguments, f"{place}.tool_calls.{number}.function.arguments")
+    calls = [MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id) for call in given]
     names.update((call.call_id, call.name) for call in calls)
     return Message(
         {"developer": "system"}.get(turn.role, turn.role), parts=[*message_parts(turn.text(), turn.thinking()), *calls]
@@ -124,13 +138,19 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
 def _tools(body: ChatBody) -> dict[str, Any]:
     """Fields of `Request` for tools."""
     choice = body.tool_choice or ANY_TOOL
+    if not isinstance(choice, str):
+        choice = choice.function.name
+    names = [tool.function.name for tool in body.tools or ()]
+    if not names and choice not in ("none", ANY_TOOL):
+        raise ApiError(400, f"tool_choice is {choice!a:.80}, but `tools` is missing: list them", param="tool_choice")
+    if choice not in (*(choices := ("none", ANY_TOOL, "required")), *names):
+        text = f"tool_choice is {choice!a:.80}: it must be one of {', '.join([*choices, *names])}"
+        raise ApiError(400, text, param="tool_choice")
     functions = [] if choice == "none" else [tool.function for tool in body.tools or ()]
     tools = tuple(
         Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
         for each in functions
     )
-    if not isinstance(choice, str):
-        choice = choice.function.name
     for tool in tools:
         if tool.strict or choice != ANY_TOOL:
             _check_parameters(tool)

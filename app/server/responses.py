@@ -34,7 +34,7 @@ class ResponsesFormat(Format):
     """
 
     def __init__(self, call_id: str, model: str, created: int, body: ResponsesBody) -> None:
-        given = body.model_dump(include={*_ECHOED, "parallel_tool_calls", "metadata"}, exclude_none=True)
+        given = body.model_dump(include={*_ECHOED, "parallel_tool_calls", "metadata"}, exclude_none=True, by_alias=True)
         about = {"id": call_id, "object": "response", "created_at": created, "model": model}
         self._about = {**about, **_USUAL, **given}
         self._output: list[dict[str, Any]] = []

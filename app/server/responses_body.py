@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from specchat.app.server.protocol import (
     MOST_TOOLS,
@@ -22,8 +23,10 @@ from specchat.app.server.protocol import (
     MessageBody,
     ResponseFormat,
     ServerModel,
+    StrictModel,
     ToolBody,
 )
+from specchat.app.server.requests import check_arguments
 
 _PLACES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
 """Fields of /v1/chat/completions that have another name here."""
@@ -93,16 +96,24 @@ class ReasoningBody(ServerModel):
     effort: str | None = None
 
 
-class TextFormat(ServerModel):
+class TextFormat(StrictModel):
     """What the answer has to follow."""
 
     type: Literal["text", "json_object", "json_schema"]
-    name: str = ""
+    name: str | None = None
     json_schema: dict[str, Any] | None = Field(None, alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.type == "json_schema" and (self.name is None or self.json_schema is None):
+            raise PydanticCustomError("incomplete", "json_schema needs a name and a schema")
+        return self
 
     def chat(self) -> ResponseFormat:
         """The same in /v1/chat/completions."""
-        named = {"name": self.name, "schema": self.json_schema} if self.json_schema is not None else None
+        named = {"name": self.name, "schema": self.json_schema} if self.type == "json_schema" else None
         return ResponseFormat.model_validate({"type": self.type, "json_schema": named})
 
 
@@ -110,6 +121,11 @@ class TextBody(ServerModel):
     """Settings of the answer."""
 
     format: TextFormat | None = None
+
+
+def _moved(value: object) -> None:
+    if value is not None:
+        raise PydanticCustomError("moved", "/v1/responses does not have it: use text.format")
 
 
 class ResponsesBody(Body):
@@ -126,13 +142,14 @@ class ResponsesBody(Body):
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
     thinking: bool | str | None = None
     n: Literal[1] | None = None
+    response_format: Annotated[Any, AfterValidator(_moved)] = None
 
     def chat(self) -> ChatBody:
         """The same request to /v1/chat/completions."""
         given = {name: getattr(self, name) for name in Body.model_fields if name in self.model_fields_set}
         choice, form = self.tool_choice, self.text.format if self.text else None
         return ChatBody(
-            **{name: value for name, value in given.items() if name not in ("n", "stream_options")},
+            **{name: value for name, value in given.items() if name not in ("n", "stream_options", "response_format")},
             messages=self._messages(),
             response_format=form and form.chat(),
             max_completion_tokens=self.max_output_tokens,
@@ -149,7 +166,8 @@ class ResponsesBody(Body):
         messages = [MessageBody(role="system", content=self.instructions)] if self.instructions else []
         if isinstance(self.input, str):
             return [*messages, MessageBody(role="user", content=self.input)]
-        for item in self.input:
+        called = set[str]()
+        for place, item in enumerate(self.input):
             match item:
                 case MessageItem(role="assistant"):
                     said = _reply(messages)
@@ -162,7 +180,12 @@ class ResponsesBody(Body):
                     function = CalledFunction(name=item.name, arguments=item.arguments)
                     said = _reply(messages)
                     said.tool_calls = [*(said.tool_calls or ()), CallBody(id=item.call_id, function=function)]
+                    check_arguments(item.arguments, f"input.{place}.arguments")
+                    called.add(item.call_id)
                 case ResultItem():
+                    if item.call_id not in called:
+                        told = f"input.{place} is the result of no call before it: give it the call_id of one"
+                        raise ApiError(400, told, param=f"input.{place}.call_id")
                     text = _text(item.output)
                     messages.append(MessageBody(role="tool", content=text, tool_call_id=item.call_id))
         return messages

@@ -7,6 +7,7 @@ masks from a trie of the vocabulary. It is imported with the first constraint, a
 from __future__ import annotations
 
 import json
+import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,16 @@ _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": 
 write white space without end. A schema may set its own `x-guidance`."""
 _LONGEST_REASON = 200
 """Characters of a reason from llguidance."""
+_PLAIN = {
+    r"Resource '(?:json-schema:///)?([^']{1,120}).*":
+        r"refers to \1, which is never fetched: put the definition under $defs",
+    r"Unimplemented keys: \[(.*)\]": r"uses \1, which is not supported: remove it",
+    "oneOf constraints are not supported.*": "has a oneOf whose options overlap: use anyOf",
+    ".*Too many items.*":
+        "cannot be used: no finite text follows it, or it takes too much work: "
+        "give each part that recurs an alternative that ends",
+}  # fmt: skip
+"""What a constraint does, for reasons from llguidance that do not say what to do."""
 
 
 @lru_cache(maxsize=64)
@@ -41,6 +52,8 @@ def check_constraint(constraint: Constraint) -> None:
     check_matcher(constraint, matcher)
     finite = schema is None or is_finite(schema)
     check(finite, "the JSON schema requires itself without end: make the part that recurs optional", FIELD)
+    matcher.try_consume_tokens(matcher.compute_ff_tokens()[:1])  # fails if text is forced without end
+    check_matcher(constraint, matcher)
 
 
 def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLMatcher:
@@ -89,6 +102,9 @@ def _sentence(constraint: Constraint, reason: str) -> str:
     """Message for a reason in the words of llguidance, of which one line says most."""
     lines = [line.strip() for line in reason.splitlines() if line.strip()] or ["it is not valid"]
     said = next((line for line in lines if line.startswith("error: ")), lines[0]).removeprefix("error: ")
+    for known, sentence in _PLAIN.items():
+        if found := re.fullmatch(known, said):
+            return f"the {constraint.kind} {found.expand(sentence)}"
     if said.startswith("NoExtension"):
         said = "no text satisfies it"
     return f"the {constraint.kind} cannot be used: {said[:_LONGEST_REASON]}"

@@ -53,13 +53,23 @@ def test_a_body_states_a_constraint(more: dict[str, Any], constraint: Constraint
 
 
 BAD = [
-    (named({"$ref": "https://example.com/x.json"}), "response_format", "Default retriever does not fetch"),
+    (
+        named({"$ref": "https://example.com/x.json"}),
+        "response_format",
+        "refers to https://example.com/x.json, which is never fetched",
+    ),
+    (outputs(grammar='start: "a" start'), "structured_outputs.grammar", "no finite text follows it"),
     (named({"type": "array", "items": {"$ref": "#"}, "minItems": 1}), "response_format", "requires itself without end"),
     (named({"enum": ["x" * 1_000_000]}), "response_format", "at most 200000"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "a name and a schema"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "should be 'text'"),
-    (outputs(regex="("), "structured_outputs", "unclosed group"),
-    (outputs(grammar="start: foo"), "structured_outputs", "unknown name"),
+    (outputs(regex="("), "structured_outputs.regex", "unclosed group"),
+    (outputs(grammar="start: foo"), "structured_outputs.grammar", "unknown name"),
+    (outputs(choice=["a", ""]), "structured_outputs.choice", "a choice is empty"),
+    (outputs(), "structured_outputs", "one of json, json_object, regex, choice, grammar"),
+    (outputs(json_object=False), "structured_outputs", "states no constraint"),
+    (outputs(regexp="a"), "structured_outputs.regexp", "structured_outputs.regexp is not a parameter"),
+    ({"response_format": {"type": "text", "regex": "a"}}, "response_format.regex", "is not a parameter"),
     (outputs(regex="a", choice=["b"]), "structured_outputs", "a reply follows one constraint"),
     (outputs(regex="a") | named(SCHEMA), "response_format", "a reply follows one constraint"),
 ]

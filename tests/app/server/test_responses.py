@@ -62,6 +62,12 @@ def test_items_of_a_reply_are_one_message() -> None:
         ("hi", {"previous_response_id": "resp_1"}, "previous_response_id"),
         ("hi", {"tools": [{"type": "web_search"}]}, "tools.0.name"),
         ("hi", {"n": 2}, "n"),
+        ("hi", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("hi", {"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format"),
+        ("hi", {"text": {"format": {"type": "json_schema", "name": "x"}}}, "text.format"),
+        ("hi", {"text": {"format": {"type": "json_object", "Regex": "a"}}}, "text.format.Regex"),
+        ([{"role": "user", "content": "hi"}, RESULT], {}, "input.1.call_id"),
+        ([CALL | {"arguments": "not json"}], {}, "input.0.arguments"),
         ("hi", {"max_output_tokens": 0}, "max_output_tokens"),
     ],
 )
@@ -70,12 +76,26 @@ def test_what_is_not_served_is_refused_with_the_field(given: object, more: dict[
         body(given, **more).chat()
     assert error.value.status == 400
     assert error.value.param == field
+    for name in ("messages", "tool_call_id", "json_schema.name"):
+        assert name not in error.value.message
 
 
-def test_errors_of_a_conversation_name_the_field_here() -> None:
+@pytest.mark.parametrize("form", [{"type": "json_schema", "name": "n", "schema": {}}, {"type": "json_object"}])
+def test_the_format_is_echoed_as_it_was_given(form: dict[str, object]) -> None:
+    asked = body("hi", text={"format": form})
+    assert asked.chat().response_format.type == form["type"]
+    choice = Choice(0, None)
+    made = ResponsesFormat("resp_1", "m", 7, asked).whole([choice], [[choice.add(each) for each in events()]], 1)
+    assert json.loads(made)["text"] == {"format": form}
+    Response.model_validate_json(made)
+
+
+def test_errors_of_the_chat_name_the_field_here() -> None:
+    assert renamed(ApiError(400, "the prompt is too long", param="messages")).param == "input"
+    schema = {"type": "json_schema", "name": "n", "schema": {"type": "strng"}}
     with pytest.raises(ApiError) as error:
-        conversation(body([RESULT]).chat().messages)
-    assert renamed(error.value).param == "input"
+        constraint_of(body("hi", text={"format": schema}).chat())
+    assert renamed(error.value).param == "text.format"
 
 
 def events(*said: tuple[str, str] | Call, reason: FinishReason = FinishReason.EOS) -> list[Any]:

@@ -18,6 +18,7 @@ CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells
 PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
 BROKEN = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "strng"}}}
+CHOSEN = {"type": "function", "function": {"name": "clock"}}
 CALL = {"id": "abcdefgh1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
 TURNS = [
     {"role": "user", "content": "hi"},
@@ -31,6 +32,14 @@ TOOLS = (
     "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}[assistant]"
 )
 """A template with tools, in the format of Hermes."""
+
+
+ARGUMENTS = "messages.1.tool_calls.0.function.arguments"
+
+
+def called(arguments: str) -> dict[str, Any]:
+    """A reply that called a tool with these arguments."""
+    return {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "clock", "arguments": arguments}}]}
 
 
 class ReadingEngine:
@@ -82,9 +91,16 @@ def test_tools_that_may_not_be_called_are_left_out() -> None:
         ({"tools": [CLOCK, CLOCK]}, "tools", "clock is given more than once"),
         ({"tools": [CLOCK] * 129}, "tools", "at most 128"),
         ({"tool_choice": "sometimes"}, "tool_choice", "required"),
-        ({"tool_choice": {"type": "function", "function": {"name": "dance"}}}, "tool_choice", "tool_choice is 'dance'"),
-        ({"tools": [], "tool_choice": "required"}, "tool_choice", "tool_choice is 'required'"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "dance"}}},
+            "tool_choice",
+            "none, auto, required, clock, weather",
+        ),
+        ({"tools": [], "tool_choice": "required"}, "tool_choice", "'required', but `tools` is missing"),
+        ({"tools": None, "tool_choice": CHOSEN}, "tool_choice", "'clock', but `tools` is missing"),
         ({"tools": [BROKEN]}, "tools", "the parameters of the tool f: the JSON schema cannot be used"),
+        ({"messages": [TURNS[0], called("not json")]}, ARGUMENTS, "not the text of a JSON object"),
+        ({"messages": [TURNS[0], called("[1]")]}, ARGUMENTS, "not the text of a JSON object"),
         ({"messages": TURNS[::2]}, "messages.1.tool_call_id", "messages.1 is the result of no call"),
         ({"messages": [TURNS[0], {"role": "tool", "content": "x"}]}, "messages.1.tool_call_id", "of no call"),
     ],

@@ -72,7 +72,7 @@ async def test_replies_of_a_chat_follow_a_schema(stage: Stage, tmp_path: Path) -
     (tmp_path / "good.json").write_text('{"type": "object"}')
     (tmp_path / "bad.json").write_text('{"$ref": "https://example.com/x.json"}')
     async with stage.started() as pilot:
-        assert "Default retriever does not fetch" in await stage.send(pilot, f"/schema {tmp_path / 'bad.json'}")
+        assert "which is never fetched" in await stage.send(pilot, f"/schema {tmp_path / 'bad.json'}")
         await stage.answer(pilot, text="One")
         assert "JSON that follows its schema" in await stage.send(pilot, f"/schema {tmp_path / 'good.json'}")
         frame = screen_of(stage).query_one(PromptFrame)

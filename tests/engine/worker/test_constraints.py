@@ -164,14 +164,23 @@ BAD = {
     "unsatisfiable": (Constraint(SCHEMA, '{"type": "string", "minLength": 3, "maxLength": 2}'), "Unsatisfiable schema"),
     "endless": (schema(child={"$ref": "#"}), "the JSON schema requires itself without end: make the part that recurs"),
     "endless reference": (Constraint(SCHEMA, '{"$ref": "#"}'), "no text satisfies it"),
-    "remote": (Constraint(SCHEMA, '{"$ref": "https://example.com/schema.json"}'), "Default retriever does not fetch"),
-    "unknown keyword": (Constraint(SCHEMA, '{"not": {"type": "null"}}'), 'Unimplemented keys: ["not"]'),
+    "remote": (
+        Constraint(SCHEMA, '{"$ref": "https://example.com/schema.json"}'),
+        "refers to https://example.com/schema.json, which is never fetched: put the definition under $defs",
+    ),
+    "unknown keyword": (
+        Constraint(SCHEMA, '{"not": {"type": "null"}}'),
+        'uses "not", which is not supported: remove it',
+    ),
+    "overlap": (Constraint(SCHEMA, '{"oneOf": [{"type": "string"}, {"type": "string"}]}'), "use anyOf"),
     "deep": (Constraint(SCHEMA, '{"items":' * 5000 + "{}" + "}" * 5000), "recursion"),
     "no regex": (Constraint(REGEX, "(a"), "the regular expression cannot be used: unclosed group"),
     "look-ahead": (Constraint(REGEX, "(?=a)a"), "look-around, including look-ahead and look-behind, is not supported"),
     "matches nothing": (Constraint(REGEX, r"[^\s\S]"), "the regular expression cannot be used: no text satisfies it"),
     "no grammar": (Constraint(GRAMMAR, "start: foo"), 'unknown name: "foo"'),
     "no rule": (Constraint(GRAMMAR, "root ::= foo"), "the grammar cannot be used"),
+    "endless grammar": (Constraint(GRAMMAR, 'start: "a" start'), "no finite text follows it"),
+    "endless GBNF": (Constraint(GRAMMAR, 'root ::= "b" x\nx ::= "a" x'), "no finite text follows it"),
     "only itself": (Constraint(GRAMMAR, "start: start"), "no text satisfies it"),
 }
 
