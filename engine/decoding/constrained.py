@@ -1,4 +1,4 @@
-"""Drafts of constrained rows: the text that has to follow, else the drafts of the row's drafter as far as allowed."""
+"""Drafts of constrained rows: the text that has to follow, else what the constraint allows of its drafter's draft."""
 
 from __future__ import annotations
 

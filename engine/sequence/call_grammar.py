@@ -43,7 +43,7 @@ class _Written:
     text: tuple[str, str]
     """Before and after the value of an argument that is a text."""
     other: tuple[str, str]
-    """The same for other values, which are JSON."""
+    """Before and after a value that is written as JSON."""
     separator: str
     """Between two arguments."""
     end: str
@@ -51,7 +51,7 @@ class _Written:
 
     @classmethod
     def of(cls, text: str) -> _Written:
-        """From what follows the name in the sample.
+        """Separate what follows the name in the sample into its parts.
 
         Raises:
             EngineError: it has no arguments.

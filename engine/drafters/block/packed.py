@@ -117,7 +117,7 @@ class PackedContext(BlockStore):
 
 
 def _last_places(rows: Sequence[SequenceState]) -> list[int]:
-    """Of each row the place of its last token: what is before it comes from hidden states."""
+    """Place of the last token, per row: what is before it comes from hidden states."""
     return [len(row.tokens) - 2 for row in rows]
 
 

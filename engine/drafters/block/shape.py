@@ -45,9 +45,9 @@ class BlockShape:
     rotation_factor: float
     """Factor of cosine and sine."""
     windows: tuple[int | None, ...]
-    """Of each layer, the number of positions that a row sees, its own included; None for all."""
+    """Number of positions that a row sees, its own included, per layer; None for all."""
     causal: tuple[bool, ...]
-    """Of each layer, whether a row sees only rows before it and itself; else all rows of the block."""
+    """Whether a row sees only rows before it and itself, per layer; else all rows of the block."""
     rows: int
     """B, the block size of the training, which no pass may change."""
     first: int
