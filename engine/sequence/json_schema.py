@@ -27,7 +27,7 @@ def read_schema(text: str) -> dict[str, Any]:
 def is_finite(schema: Mapping[str, Any]) -> bool:
     """Whether a finite value may satisfy a valid schema, whose references need not end: their least fixed point."""
     left, finite = set(_references(schema)), set[str]()
-    while found := {each for each in left if _ends(_target(schema, each), finite)}:
+    while found := {each for each in left if _ends(target(schema, each), finite)}:
         left, finite = left - found, finite | found
     return _ends(schema, finite)
 
@@ -42,7 +42,7 @@ def _references(part: Any) -> Iterator[str]:
         yield from _references(each)
 
 
-def _target(schema: Any, reference: str) -> Any:
+def target(schema: Any, reference: str) -> Any:
     """The part of a schema that a JSON pointer names; an empty schema for other references."""
     if reference == "#":
         return schema

@@ -13,8 +13,8 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import ANY_TOOL, AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
+from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.call_grammar import call_constraint
-from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import (
     FittedPrompt,
@@ -260,7 +260,7 @@ class OpenRequests:
                 message,
                 self.clock(),
                 bool(tail) and row.text.thinking,
-                row.text.take_calls(),
+                row.text.take_calls()[0],
             )
         )
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken
 
 from specchat.engine import Call, EngineError, Message, MessagePart, PartKind, Request, Tool
+from specchat.engine.sequence.call_formats import MARKS, find_call_format
 from specchat.engine.sequence.call_grammar import call_constraint
-from specchat.engine.sequence.call_parser import MARKS, CallMarks, CallParser, find_call_format
+from specchat.engine.sequence.call_parser import CallMarks, CallParser
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
@@ -197,10 +198,10 @@ def streamed(
     for token in tokenizer.encode(text) if isinstance(text, str) else text:
         piece = reply.add(token)
         said[reply.thinking] += piece
-        calls += reply.take_calls()
+        calls += reply.take_calls()[0]
     tail = reply.tail()
     said[reply.thinking] += tail
-    return said[True].strip(), said[False], [*calls, *reply.take_calls()]
+    return said[True].strip(), said[False], [*calls, *reply.take_calls()[0]]
 
 
 def named(calls: Sequence[Call]) -> list[tuple[str, Any]]:
