@@ -10,7 +10,8 @@ from itertools import zip_longest
 from starlette.types import Receive, Scope, Send
 
 from specchat.app.server.calls import Call, Calls, disconnected, unwritten
-from specchat.app.server.formats import Choice, Delta, Echo, Format
+from specchat.app.server.choice import Choice, Delta, Echo
+from specchat.app.server.formats import Format
 from specchat.app.server.protocol import GONE, ApiError, Body
 from specchat.engine import Event, Finished, FinishReason, Request, Round
 

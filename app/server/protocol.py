@@ -200,6 +200,21 @@ class ChosenTool(ServerModel):
     function: ChosenFunction
 
 
+class AllowedTools(ServerModel):
+    """The tools of the request that may be called now."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Field(min_length=1)]
+
+
+class AllowedChoice(ServerModel):
+    """A choice of several tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+Choice = Annotated[ChosenTool | AllowedChoice, Field(discriminator="type")]
 Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
 
 
@@ -264,7 +279,7 @@ class ChatBody(Body):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
     tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: str | None = None
     """Sets the chat template's thinking switch, if the template knows the word."""
@@ -346,7 +361,7 @@ def _refusal(error: ValidationError) -> ApiError:
     """The first error, as a sentence; of a union, that of the member that the value matches best."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     same_field = [each for each in found if each["loc"][:1] == found[0]["loc"][:1]]
-    best = max(same_field, key=lambda each: (not _mismatch(each), len(each["loc"])))
+    best = max(same_field, key=lambda each: (not _mismatch(each), each["loc"][-1] == "type", len(each["loc"])))
     unknown = best["type"] == "extra_forbidden"
     place = ".".join(str(part) for part in best["loc"] if unknown or not _names_a_type(part))[:_LONGEST_PLACE]
     if unknown:

@@ -19,7 +19,7 @@ MOST_S = 5.0
 
 @lru_cache(maxsize=1)
 def environment() -> Any:
-    """Jinja environment for chat templates, as in transformers' `chat_template_utils`; lists may be appended to."""
+    """Jinja environment for chat templates, as in transformers' `chat_template_utils`; lists may grow and shrink."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -46,7 +46,7 @@ def environment() -> Any:
     class Environment(ImmutableSandboxedEnvironment):
         def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
             # templates of Kimi K2 collect ids in a list of their own
-            return (attr == "append" and isinstance(obj, list)) or super().is_safe_attribute(obj, attr, value)
+            return (attr in ("append", "pop") and isinstance(obj, list)) or super().is_safe_attribute(obj, attr, value)
 
     made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag])
     made.filters["tojson"] = as_json

@@ -60,7 +60,7 @@ def test_items_of_a_reply_are_one_message() -> None:
         ([], {}, "input"),
         ([{"type": "item_reference", "id": "x"}], {}, "input.0.type"),
         ("hi", {"previous_response_id": "resp_1"}, "previous_response_id"),
-        ("hi", {"tools": [{"type": "web_search"}]}, "tools.0.name"),
+        ("hi", {"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ("hi", {"n": 2}, "n"),
         ("hi", {"response_format": {"type": "json_object"}}, "response_format"),
         ("hi", {"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format"),

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specchat.app.server.formats import ChatFormat, Choice
+from specchat.app.server.choice import Choice
+from specchat.app.server.formats import ChatFormat
 from specchat.app.server.protocol import ApiError, ChatBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
