@@ -8,25 +8,27 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from specchat.app.server.protocol import (
-    MOST_TOOLS,
-    MOST_TOP_LOGPROBS,
+from specchat.app.server.chat_body import (
     AllowedChoice,
     AllowedTools,
-    ApiError,
-    Body,
     CallBody,
     CalledFunction,
     ChatBody,
     ChosenFunction,
     ChosenTool,
-    Count,
     FunctionBody,
     MessageBody,
+    ToolBody,
+)
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import (
+    MOST_TOOLS,
+    MOST_TOP_LOGPROBS,
+    Body,
+    Count,
     ResponseFormat,
     ServerModel,
     StrictModel,
-    ToolBody,
 )
 from specchat.app.server.requests import check_arguments
 

@@ -11,8 +11,9 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from specchat.app.server.constraints import constraint_of
+from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import Choice
-from specchat.app.server.protocol import ApiError, parse
+from specchat.app.server.protocol import parse
 from specchat.app.server.requests import conversation
 from specchat.app.server.responses import ResponsesFormat
 from specchat.app.server.responses_body import ResponsesBody, renamed

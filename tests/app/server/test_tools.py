@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
+from specchat.app.server.chat_body import ChatBody
 from specchat.app.server.choice import Choice
+from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import ChatFormat
-from specchat.app.server.protocol import ApiError, ChatBody, parse
+from specchat.app.server.protocol import parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Admitted, Call, Fate, Finished, FinishReason, PartKind, Request, Round
