@@ -26,7 +26,7 @@ ID_CHARACTERS = 9
 _LONGEST_HEAD = 512
 """Characters before the arguments of a call. A text with more is left to the end."""
 _BETWEEN = re.compile(
-    r'(?:<\|tool_call:begin\|>\w*|[\s,;`\[\]}]|<[^<>=]*>|function(?=<)|"(?:id|type)"\s*:\s*"[^"\\]*")*'
+    r'(?:<\|tool_call:begin\|>\w*|[\s,;`\[\]}]|<[^<>=]*>|function(?=<)|functools|"(?:id|type)"\s*:\s*"[^"\\]*")*'
 )
 """What may be before a call and after its arguments."""
 _OBJECT = r'(?=\{\s*["}])'

@@ -132,7 +132,7 @@ def _json(text: str, known: _Known) -> Iterator[ReadCall]:  # noqa: ARG001
 
     Of Apertus, the name is the only key of each.
     """
-    at, text = 0, text.strip().strip(";")
+    at, text = 0, text.strip().removeprefix("functools").strip(";")
     while at < len(text):
         value, at = _DECODER.raw_decode(text, at)
         for each in value if isinstance(value, list) else [value]:
@@ -247,7 +247,7 @@ def _python(text: str, known: _Known) -> Iterator[ReadCall]:
     A template of Llama 4 writes every value as text: it gets the type of the schema.
     """
     with warnings.catch_warnings(action="ignore"):  # about escapes in strings
-        tree = ast.parse(text.strip(), mode="exec")
+        tree = ast.parse(text.strip().removesuffix("<|python_end|>"), mode="exec")
     for statement in tree.body:
         inner = statement.value if isinstance(statement, ast.Expr) else None
         for call in inner.elts if isinstance(inner, ast.List | ast.Tuple) else [inner]:
