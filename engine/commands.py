@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Message, Request
+from specchat.engine.request import Message, Request, Tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ class Count:
     messages: tuple[Message, ...]
     key: str = ""
     """Copied to the answer."""
+    tools: tuple[Tool, ...] = ()
+    """Tools that are part of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,6 +131,8 @@ _MESSAGES = (
         priority="alt+e", keys="e", title="Editor", slash="editor"),
     Action("system", "prompt.system", "system prompt of this chat: a saved one, a text, or off", place=CHAT,
         title="System prompt", slash="system NAME|TEXT|off"),
+    Action("tools", "tools.command", "tools of MCP servers that the model may call in this chat: list, on, off",
+        place=CHAT, title="Tools", slash="mcp NAME"),
     Action("schema", "prompt.schema", "replies of this chat follow the JSON schema in a file", place=CHAT,
         slash="schema FILE|off"),
     Action("system-save", "prompt.save_system", "save this chat's system prompt", slash="system-save NAME", needs=True),

@@ -10,11 +10,11 @@ import pytest
 import torch
 from tokenizers import AddedToken
 
+from specchat.app.chat import tool_calls
 from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.parts import joined
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.chat.web_page import chat_data, render
-from specchat.app.cli import tools
 from specchat.app.cli.commands import ask as ask_module
 from specchat.app.paths import database_file, settings_file
 from specchat.app.storage.store import Store
@@ -82,7 +82,7 @@ def test_an_allowed_tool_is_called_without_a_terminal(asked: Callable[..., Done]
     assert [[tool.name for tool in tools] for tools in offered] == [["weather"]] * 2  # the others cannot be allowed
 
 
-@pytest.mark.parametrize(("key", "result"), [("o", "18 °C in Paris"), ("n", "the user does not allow this call")])
+@pytest.mark.parametrize(("key", "result"), [("o", "18 °C in Paris"), ("n", "the user declined this call")])
 def test_the_terminal_is_asked(asked: Callable[..., Done], tmp_path: Path, key: str, result: str) -> None:
     trace = tmp_path / "trace"
     done = asked("--trace", trace, typed=f"what\n{key}\n", terminal=True)
@@ -103,7 +103,7 @@ def test_json_has_an_object_for_each_reply(asked: Callable[..., Done]) -> None:
 
 def test_a_model_that_calls_without_end_is_stopped(asked: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ask_module, "make_engine", lambda _: calling_engine(always=True))
-    monkeypatch.setattr(tools, "MOST_REPLIES", 2)
+    monkeypatch.setattr(tool_calls, "MOST_REPLIES", 2)
     done = asked("--allow-tools", "weather", stdin=b"")
     assert done.code == 2
     assert done.err.endswith("specchat: the model has called tools in 2 replies: ask for less at once\n")
