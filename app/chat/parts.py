@@ -10,6 +10,8 @@ from specchat.engine import Admitted, Finished, Measured, MessagePart, PartKind,
 
 _LINE = 200
 """Characters of a call or a result that are shown."""
+_SHORT = 50
+"""Characters of JSON that is shown on one line."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 KINDS = {False: PartKind.TEXT, True: PartKind.THINKING}
 
@@ -35,7 +37,8 @@ def _type(value: object) -> str:
 
 
 def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, dict | list) and value else None)
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= _SHORT else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def tool_line(part: MessagePart) -> str:

@@ -76,9 +76,15 @@ class Calling:
         await self.woken.wait()
         self.woken.clear()
 
+    @property
+    def state(self) -> str:
+        """What happens now."""
+        name = self.call.name if self.call is not None else "tools"
+        return f"{name} waits for your decision" if self.asks else f"calling {name}"
+
     def words(self, call: MessagePart) -> str:
         """What happens to a call, if anything does."""
-        return "" if call is not self.call else "waits for your decision" if self.asks else "running"
+        return "" if call != self.call else "waits for your decision" if self.asks else "running"
 
 
 def result_of(call: MessagePart, text: str) -> MessagePart:

@@ -66,7 +66,7 @@ class ToolActions(ActionGroup):
     @in_background("asking")
     async def _choose(self) -> None:
         names = self.names()
-        sentence = "The model may call the tools of servers that are on in this chat; you decide about each call."
+        sentence = "Choose a server to turn it on or off in this chat. You decide about each call of its tools."
         place = await self._scope.choose("tools of MCP servers", [self._about(name) for name in names], sentence)
         if place is not None:
             self.command(names[place])

@@ -24,7 +24,7 @@ LONGEST_NAME, LONGEST_ABOUT = 24, 300
 _KEYS = (
     ("o", Decision.ONCE, "call it once"),
     ("a", Decision.ALWAYS, "call it, and always call this tool in this chat"),
-    ("n", Decision.NEVER, "never call this tool in this chat; the model is told that you declined"),
+    ("n", Decision.NEVER, "never call this tool in this chat; the model is told so"),
 )
 
 
@@ -65,8 +65,8 @@ class CallScreen(Dialog[Decision | None]):
             with VerticalScroll(id="call-fields"):
                 yield from self._fields()
             for key, decision, means in _KEYS:
-                line = Content.assemble((f" {key} ", "bold $primary"), f"{decision.value:<8}", (means, "$quiet"))
-                yield Static(line.stylize(f"@click=screen.decide('{decision}')"), classes="call-decision")
+                link = Content.assemble(f"{decision.value:<8}", means).stylize(f"@click=screen.decide('{decision}')")
+                yield Static(Content.assemble((f" {key} ", "bold $primary"), link), classes="call-decision")
 
     def on_mount(self) -> None:
         """Wait until no key is pressed."""

@@ -79,8 +79,8 @@ class PromptFrame(Vertical):
         if running:
             if all(reply.stopping for reply in running):
                 return STOPPING
-            call = next((reply.calling.call for reply in running if reply.calling is not None), None)
-            return f"{f'calling {call.name}' if call is not None else 'answering'} · esc stops"
+            calling = next((reply.calling.state for reply in running if reply.calling is not None), "")
+            return f"{escape_controls(calling) or 'answering'} · esc stops"
         return loading_text(self._state) if isinstance(self._state, Loading) else ""
 
 
