@@ -44,7 +44,8 @@ def served() -> Iterator[str]:
     """The address of a server of `tool_server.py`, which runs meanwhile."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    with subprocess.Popen([sys.executable, str(SCRIPT), str(port)], stderr=subprocess.DEVNULL) as process:
+    command, quiet = [sys.executable, str(SCRIPT), str(port)], subprocess.DEVNULL
+    with subprocess.Popen(command, stdout=quiet, stderr=quiet) as process:
         try:
             until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
             yield f"http://127.0.0.1:{port}/mcp"
