@@ -12,7 +12,7 @@ from textual.strip import Strip
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.chat.reply_stage import Stage
-from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.settings.settings import FOLD, HIDE, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.block import INDENT, Block, Look
@@ -187,6 +187,8 @@ class ReplyBlock(Block):
         """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
         whole = (self.reply.running and self._look.drafts) or self._look.by_round or self._cursor is not None
         rejected = SHOW if whole and self._look.rejected == FOLD else self._look.rejected
+        if rejected == FOLD and self._called and not self.reply.text:
+            rejected = HIDE
         return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
 
     def _wrap_anew(self) -> None:

@@ -54,6 +54,7 @@ class ToolLines:
         about = f" · {about}" if about else ""
         if opened:
             said = "\n".join(f"{name}: {value}" for name, _, value in fields(part)) if called else part.text
+            said = said or "no arguments"
             wrapped = TokenLines(self._width - len(_INDENT))
             wrapped.append([(said, Fate.PLAIN)], 0)
             texts = ("".join(piece.text for piece in line) for line in wrapped.lines)
