@@ -168,7 +168,7 @@ _READING = (
         slash="thinking auto|on|off|…"),
     Action("switch-thinking", "replies.switch_thinking", "switch thinking on or off in this chat", place=CHAT,
         title="Thinking"),
-    Action("thinking", "views.toggle_thoughts", "show or fold the thinking of replies; a click does too",
+    Action("thinking", "views.toggle_thoughts", "show or fold thinking, calls and their results; a click does too",
         priority="alt+t", keys="t", title="Thoughts", slash="thoughts"),
     Action("rejected", "views.next_rejected",
         "rejected drafts of finished replies: folded (┊; a click unfolds one), in place, or hidden", keys="ctrl+r,f4",

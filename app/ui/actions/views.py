@@ -130,7 +130,7 @@ class Views(ActionGroup):
         self._transcript.markdown = not self._transcript.markdown
 
     def toggle_thoughts(self) -> None:
-        """Show or fold the thinking of replies."""
+        """Show or fold thinking, calls and their results."""
         self._transcript.thoughts = not self._transcript.thoughts
 
     def toggle_watch(self) -> None:
