@@ -164,8 +164,8 @@ class Sampling:
         EngineError: a value is out of range.
     """
 
-    temperature: float = _number(0.0, "T", "0 (greedy) or more, at most 1e6", lambda x: 0 <= x <= 1e6,
-        "0 is greedy; default, as for the others: the model's own.")  # fmt: skip
+    temperature: float = _number(0.0, "T", "from 0 (greedy) to 100", lambda x: 0 <= x <= 100,
+        "0 is greedy, usual is at most 2; default, as for the others: the model's own.")  # fmt: skip
     """0 is greedy: the most likely token."""
     top_k: int = _number(0, "N", "0 (off) or more", lambda x: x >= 0, "Keep the N likeliest tokens; 0 keeps all.")
     """Keep the k most likely tokens; 0 keeps all."""
@@ -178,8 +178,8 @@ class Sampling:
     seed: int | None = setting(None, "Repeat the same random draws.", "N", SAMPLING)
     """None for a random one. With one, each position of the text has its number, which draws its token: the reply does
     not depend on drafts."""
-    repetition_penalty: float = _number(1.0, "F", "from 1e-6 to 1e6 (1 is off)", lambda x: 1e-6 <= x <= 1e6,
-        "Above 1: tokens of prompt and reply become less likely.")  # fmt: skip
+    repetition_penalty: float = _number(1.0, "F", "from 0.01 to 100 (1 is off)", lambda x: 0.01 <= x <= 100,
+        "Above 1 (usual: up to 1.3): tokens of prompt and reply become less likely.")  # fmt: skip
     """Divides positive and multiplies negative logits of tokens in prompt or reply (Keskar et al. 2019, "CTRL", section
     4.1, as implemented in transformers); 1 is off."""
     presence_penalty: float = _number(0.0, "F", *_OFTEN, "Above 0: tokens of the reply become less likely.")
