@@ -124,7 +124,7 @@ class Actions(ActionScope):
                     yield SystemCommand(f"{action.title} {word}".strip(), about, partial(self.run, action, word))
             elif action.slash and not action.title:
                 if not self.replaying:  # which has no composer
-                    yield SystemCommand(f"/{action.slash}", about, partial(self._write, action))
+                    yield SystemCommand(action.slash, about, partial(self._write, action))
             else:
                 yield SystemCommand(action.title or action.name.capitalize(), about, partial(self.run, action))
 

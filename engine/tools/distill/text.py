@@ -23,10 +23,11 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.request import NO_DRAFTER, Request, Sampling
+from specchat.engine.request import NO_DRAFTER, Request
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.template import render
 from specchat.engine.tools.evaluate.rounds import row_of

@@ -14,7 +14,8 @@ from specchat.engine.errors import check
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.registry import unknown_drafter
-from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request, Sampling
+from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.stats.theory import speedup_of_rounds

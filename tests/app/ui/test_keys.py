@@ -256,13 +256,13 @@ async def test_quit_stores_what_was_said(stage: Stage) -> None:
 async def test_the_palette_lists_every_action_that_can_be_taken(stage: Stage) -> None:
     async with stage.started(WIDE, events=10) as pilot:
         commands = {command.title: command for command in stage.app.get_system_commands(stage.app.screen)}
-        assert {"New chat", "Stop", "Theme", "Quit", "Preset", "Jump", "/temp F", "/unload"} <= commands.keys()
+        assert {"New chat", "Stop", "Theme", "Quit", "Preset", "Jump", "temp T|auto", "unload"} <= commands.keys()
         listed = [command.help.partition(" · ")[0].lower() for command in commands.values()]
         for action in ACTIONS.values():
             if action.about and stage.app.actions.available(action.name):
                 assert action.about.lower() in listed
         stage.composer.put("0.5")
-        commands["/temp F"].callback()
+        commands["temp T|auto"].callback()
         assert await stage.typed(pilot) == "/temp 0.5"
         await pilot.press("ctrl+p")
         await pilot.pause()
