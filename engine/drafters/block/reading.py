@@ -71,7 +71,7 @@ def load_block(folder: Path, target: Model) -> LoadedBlock:
     try:
         network, vocabulary = read_block(folder, target)
     except EngineError as error:
-        raise UnfitBlockError(f"{error}; until then it drafts as without it") from None
+        raise UnfitBlockError(str(error)) from None
     return LoadedBlock(network, vocabulary.to(target.device), display_name(folder), pack_head(network, target))
 
 
