@@ -33,7 +33,7 @@ SHARD = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
 _DRAFTER = re.compile(r"[^/]+/(?=.*(dflash|dspark))[^/]+/[^/]+\.gguf", re.IGNORECASE)
 _TYPE = re.compile(r"(?:f|q)(\d+)\w*\.gguf$", re.IGNORECASE)
 _BITS = (8, 16, 6, 5, 4, 32)
-"""Bits of a drafter's weights, in order of preference: those of 8 lose next to nothing, and more are a longer download."""
+"""Bits of a drafter's weights, in order of preference: 8 lose next to nothing, and more are a longer download."""
 _OTHERS = re.compile(
     r"model\.safetensors\.index\.json|(config|generation_config|chat_template|[\w-]*token[\w-]*|vocab)\.json"
 )

@@ -213,8 +213,8 @@ class BlockSteps:
 
         return ("draft", rows, flags, count), run, signature
 
-    def _adjusted(self, adjustment: Adjustment, logits: Tensor, drafted: Sequence[Tensor]) -> Tensor:
-        """Logits [B, V'] with bias and penalties, after drafted tokens of [B] rows each, of which the last does not count."""
+    def _adjusted(self, adjustment: Adjustment, logits: Tensor, drafted: list[Tensor]) -> Tensor:
+        """Logits [B, V'] with bias and penalties, after drafted tokens [B] and one more, which does not count."""
         known, whole = self._vocabulary, logits
         if known is not None:
             whole = logits.new_zeros(len(logits), self._shape.vocabulary)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from specchat.engine.errors import check
 from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, hub_folder
 from specchat.engine.models.checkpoint import INDEX, read_json, weight_files
@@ -133,9 +134,10 @@ def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None
         if (ready := store.find(name)) is None:
             fetched = work / "model"
             fetch_from_hub(hub_id, fetched, progress, lambda *_: wanted)
-            if file:  # by which the store knows that it is complete
-                (fetched / CONFIG).write_text(
-                    json.dumps({"architectures": [GgufHeader.read(fetched / file).architecture]})
-                )
+            if file:
+                kind = GgufHeader.read(fetched / file).architecture
+                check(kind in _GGUF_BLOCKS, f"{file} of {hub_id} is no block drafter, but of the architecture {kind}")
+                # Complete folders of the store have one.
+                (fetched / CONFIG).write_text(json.dumps({"architectures": [kind]}), encoding="utf-8")
             ready = store.complete(name, fetched, hub_id)
     return _published_in(ready)
