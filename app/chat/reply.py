@@ -167,9 +167,14 @@ class Reply(Node, RecordedRounds):
         return self.running or self.calling is not None
 
     @property
+    def returned(self) -> dict[str, MessagePart]:
+        """The results of its calls, by the id of the call."""
+        return {result.call_id: result for follower in self.children for result in follower.results}
+
+    @property
     def unanswered(self) -> list[MessagePart]:
         """The calls that have no result."""
-        known = {result.call_id for follower in self.children for result in follower.results}
+        known = self.returned
         return [call for call in self.calls if call.call_id not in known]
 
     def take_figures(self) -> None:

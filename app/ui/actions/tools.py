@@ -156,10 +156,12 @@ class ToolActions(ActionGroup):
 
     @in_background("calls", exclusive=False)
     async def _answer(self, conversation: Conversation, client: ToolClient, reply: Reply, calling: Calling) -> None:
-        results: list[MessagePart] = []
-        calls = reply.unanswered
+        known, calls = reply.returned, reply.calls
+        results = [known[call.call_id] for call in calls if call.call_id in known]
         try:
             for place, call in enumerate(calls, 1):
+                if call.call_id in known:
+                    continue
                 calling.call = call
                 allowed = conversation.decisions.allows(call.name)
                 if allowed is None:
@@ -171,7 +173,7 @@ class ToolActions(ActionGroup):
                 results.append(result_of(call, text))
         finally:
             reply.calling = None
-        if results:
+        if len(results) > len(known):
             complete = len(results) == len(calls)
             self._scope.requests.send_results(conversation, reply, results, complete=complete)
         else:

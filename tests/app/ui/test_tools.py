@@ -105,6 +105,10 @@ async def test_a_running_call_is_stopped_and_earlier_results_are_kept(server: st
         assert lines_with(stage, "stopped") == ["■ stopped"]
         await stage.answer(pilot, text="And now?")
         assert results(stage.engine.submitted[1]) == [SUNNY, NO_RESULT]
+        await stage.send(pilot, "/continue 1")
+        await stage.comes(pilot, lambda: stage.asked)
+        await stage.press(pilot, "n")
+        assert results(await requested(stage, pilot, 3)) == [SUNNY, DECLINED]
 
 
 async def test_a_server_that_the_app_starts_costs_only_its_bad_calls(tmp_path: Path) -> None:
