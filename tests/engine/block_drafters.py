@@ -144,8 +144,9 @@ def speculators_shifted() -> Made:
 
 KINDS: dict[str, Callable[[], Made]] = {
     "dflash": dflash, "dflash sliding": dflash_sliding, "dflash 2": dflash_2, "dspark": dspark,
-    "dspark gated": dspark_gated, "dspark gemma": dspark_gemma, "dspark interleaved": dspark_interleaved, "speculators dflash": speculators_dflash,
-    "speculators dspark": speculators_dspark, "speculators shifted": speculators_shifted,
+    "dspark gated": dspark_gated, "dspark gemma": dspark_gemma, "dspark interleaved": dspark_interleaved,
+    "speculators dflash": speculators_dflash, "speculators dspark": speculators_dspark,
+    "speculators shifted": speculators_shifted,
 }  # fmt: skip
 
 
@@ -241,7 +242,7 @@ def _layer(config: Mapping[str, Any], tensors: Tensors, number: int, x: Tensor, 
     key, value = (_projected(tensors, f"{at}self_attn.{name}", both) for name in ("kk" if gemma else "kv"))
     if gemma:
         value = _rms(value, torch.ones(SIZE))
-    positions = torch.arange(count + rows)
+    positions, scale = torch.arange(count + rows), 1.0 if gemma else SIZE**-0.5
     query = _turned(_rms(query, tensors[f"{at}self_attn.q_norm.weight"]), positions[count:], config, layer)
     key = _turned(_rms(key, tensors[f"{at}self_attn.k_norm.weight"]), positions, config, layer)
     attended = torch.zeros(rows, HEADS, SIZE)

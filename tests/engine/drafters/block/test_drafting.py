@@ -1,6 +1,6 @@
 """Drafts of a block drafter in an engine are those of the published definition, whatever brought the context there."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -64,11 +64,9 @@ def ask(name: str, prompt: Sequence[int], **options: object) -> Request:
     return Request(name, prompt_ids=tuple(prompt), **{"drafter": "block", "gamma": 6, "max_tokens": 12} | options)  # type: ignore[arg-type]
 
 
+KINDS_TRIED = ("dflash sliding", "dflash 2", "dspark", "dspark gated", "dspark gemma", "speculators shifted")
 CASES = [
-    *(
-        ("llama", kind)
-        for kind in ("dflash sliding", "dflash 2", "dspark", "dspark gated", "dspark gemma", "speculators shifted")
-    ),
+    *(("llama", kind) for kind in KINDS_TRIED),
     ("qwen3_5_text", "few"),
     ("lfm2", "few"),
 ]
