@@ -254,11 +254,7 @@ def _layer(config: Mapping[str, Any], tensors: Tensors, number: int, x: Tensor, 
             seen &= count + row - positions < layer["sliding_window"]
         for head in range(HEADS):
             own = head // (HEADS // KEY_HEADS)
-            weights = (
-                (key[:, own] @ query[row, head] / (1.0 if gemma else SIZE**0.5))
-                .masked_fill(~seen, -torch.inf)
-                .softmax(-1)
-            )
+            weights = (key[:, own] @ query[row, head] * scale).masked_fill(~seen, -torch.inf).softmax(-1)
             attended[row, head] = weights @ value[:, own]
     out = _projected(tensors, f"{at}self_attn.o", attended.flatten(1)).flatten(1)
     if gemma:
