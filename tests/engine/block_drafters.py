@@ -231,7 +231,7 @@ def _selected(tensors: Tensors, scores: Tensor, h: Tensor, previous: int, count:
 def _layer(config: Mapping[str, Any], tensors: Tensors, number: int, x: Tensor, context: Tensor) -> Tensor:
     """The output [rows, d] of a layer."""
     at, layer = f"layers.{number}.", config.get("transformer_layer_config", config)
-    count, rows, gemma = len(context), len(x), config["model_type"] == "gemma4_text"
+    count, rows, gemma = len(context), len(x), layer["model_type"] == "gemma4_text"
     kind = (layer.get("layer_types") or ["full_attention"] * 9)[number]
     sliding = kind == "sliding_attention"
     causal = sliding and not config.get("sliding_window_non_causal") and config.get("is_causal", True)
