@@ -170,8 +170,9 @@ class _Attention(nn.Module):
         query = _turned(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self._size))), turns)
         key, value = self.keys_and_values(x, turns)
         key, value = torch.cat([keys, key], 1), torch.cat([values, value], 1)
-        heads, scale = (each.transpose(1, 2) for each in (query, key, value)), 1.0 if self._gemma else None
-        attended = functional.scaled_dot_product_attention(*heads, mask, scale=scale, enable_gqa=True)
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        scale = 1.0 if self._gemma else None
+        attended = functional.scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True)
         out: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
         return out
 

@@ -179,8 +179,8 @@ def _bias(network: BlockNetwork) -> TokenBias | None:
     plain = TokenBias(_matrix(head.markov_w2), _in_codes(head.markov_w1.weight))
     if head.gate_proj is None:
         return plain
-    of_state, of_token = head.gate_proj.weight.split([network.shape.hidden, network.shape.markov_rank], 1)
-    gate = _in_codes(of_state), _in_codes(of_token), _plain(head.gate_proj.bias)
+    weight, hidden = head.gate_proj.weight, network.shape.hidden
+    gate = _in_codes(weight[:, :hidden]), _in_codes(weight[:, hidden:]), _plain(head.gate_proj.bias)
     return TokenBias(plain.bias, plain.previous, *gate)
 
 
@@ -198,7 +198,7 @@ def _layer(shape: BlockShape, layer: nn.Module, window: int, causal: bool) -> La
                 parts[f"{part}_bias"] = _plain(linear.bias)
     if shape.kernel:
         parts |= {f"{part}_base": _plain(modules[part].base_kernel) for part in ("attention_conv", "mlp_conv")}
-    scale = float(layer.layer_scalar) if shape.gemma else 1.0
+    scale = float(_plain(layer.layer_scalar)[0]) if shape.gemma else 1.0
     return LayerWeights(sizes, parts, window=window, sees_later=not causal, scale=scale)
 
 

@@ -116,7 +116,8 @@ class BlockSteps:
         before adds; not captured."""
         ends = [len(row.tokens) - 1 for row in rows]
         numbers = [row.slot for row in rows], ends, [row.tokens[-1] for row in rows]
-        outcome = self._block(*(to_device(each, self._cosine.device) for each in numbers), self._columns(max(ends)))
+        slots, places, last = (to_device(each, self._cosine.device) for each in numbers)
+        outcome = self._block(slots, places, last, self._columns(max(ends)))
         return outcome, self._network.logits(self._output(outcome))
 
     @torch.inference_mode()
