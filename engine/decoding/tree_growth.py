@@ -12,7 +12,7 @@ token is offered after a node, or none.
 
 This is the reference, and what draft models and block drafters on tensors use. On packed weights they and heads grow
 their trees in one call of the kernels (`engine.backends.kernel_drafting`): the same trees, and the same q up to
-rounding. There drafts have their row's bias and penalties, which the reference leaves to the target.
+rounding. There drafts have their row's bias and penalties, which the reference leaves to what scores places.
 """
 
 from __future__ import annotations

@@ -48,15 +48,14 @@ class BlockDrafter(Drafter):
         shape = network.shape
         whole = len(vocabulary) == target.vocabulary
         self._support = None if whole else Support.of(vocabulary, target.vocabulary)
-        output, self.score_bytes = (
-            (target.output_layer(), 0) if whole else target_output(target, vocabulary, network.fc)
-        )
+        output, self.score_bytes = target_output(target, vocabulary, network.fc)
         self._cache = ContextCache(network, target.cache.pool, network.norm.weight)
         self._graphs = target.graphs(MOST_SHAPES)
         self._network, self._branches = network, target.capabilities.trees
         self._known = vocabulary.tolist()
         known = None if whole else vocabulary
         self._steps = BlockSteps(network, self._cache, output, target.embedding_rows, known, self._graphs)
+        self._penalties = target.penalties
         self._proposals, self._grows = shape.proposals, target.device.type == "cpu"
         self.profile = DrafterProfile(range(shape.proposals))
         if self._grows:
@@ -132,25 +131,38 @@ class BlockDrafter(Drafter):
     @torch.inference_mode()
     def _trees(self, branches: bool, orders: Sequence[RowOrder]) -> list[Draft]:
         """Trees, or chains, that grow from the scores of one pass: a token's children come from its position's row."""
-        rows, network = [order.row for order in orders], self._network
-        outcomes, logits = self._steps.score(rows)
-        places = {row.slot: i for i, row in enumerate(rows)}
+        rows = [order.row for order in orders]
+        outcomes, scored = self._steps.score(rows)
+        places, drafted = {row.slot: i for i, row in enumerate(rows)}, dict[tuple[int, int], int]()
 
-        def after(indices: list[int], depths: list[int], tokens: list[int]) -> Scores:
-            outcome, previous = outcomes[indices, depths], torch.tensor(tokens)
-            scores = scores_of(network.after(logits[indices, depths], outcome, previous))
+        def after(which: list[int], paths: list[list[int]]) -> Scores:
+            depth, network = len(paths[0]), self._network
+            outcome = outcomes[which, depth]
+            previous = torch.tensor([(path or rows[i].tokens)[-1] for i, path in zip(which, paths, strict=True)])
+            logits = network.after(scored[which, depth], outcome, previous)
+            scores = scores_of(self._adjusted([rows[i] for i in which], torch.tensor(paths).long(), logits))
             if (chance := network.confidence(outcome, previous)) is not None:
                 scores.shares[:, 0] = chance.numpy()
             return scores if branches else Scores(scores.logits, scores.best[:, :1], scores.shares[:, :1])
 
-        def expand(drafted: list[TreePlace], _: list[int]) -> Scores:
-            indices, depths = [places[each.slot] for each in drafted], [len(each.path) + 1 for each in drafted]
-            return after(indices, depths, [each.token for each in drafted])
+        def expand(found: list[TreePlace], _: list[int]) -> Scores:
+            drafted.update({(each.slot, each.column): each.token for each in found})
+            paths = [[drafted[each.slot, column] for column in (*each.path, each.column)] for each in found]
+            return after([places[each.slot] for each in found], paths)
 
         orders = [replace(order, budget=replace(order.budget, step=NO_STEP)) for order in orders]
-        first = after([*range(len(rows))], [0] * len(rows), [row.tokens[-1] for row in rows])
-        drafts, _ = grow(orders, first, expand, self._known, logits.shape[1])
+        first = after([*range(len(rows))], [[]] * len(rows))
+        drafts, _ = grow(orders, first, expand, self._known, scored.shape[1])
         return [replace(draft, support=self._support, steps=1) for draft in drafts]
+
+    def _adjusted(self, rows: Sequence[SequenceState], drafted: Tensor, logits: Tensor) -> Tensor:
+        """Logits [n, V'] with bias and penalties of n rows, after drafted tokens [n, depth]."""
+        adjustment = self._penalties.of(rows, drafts=True)
+        if adjustment is None:
+            return logits
+        whole = logits.new_zeros(len(logits), self._network.shape.vocabulary)
+        whole[:, self._known] = logits
+        return adjustment.apply(whole[:, None], drafted, first=drafted.shape[1])[:, 0, self._known]
 
 
 def build(context: BuildContext, name: str) -> Drafter:  # noqa: ARG001
