@@ -287,15 +287,15 @@ class _Selector(nn.Module):
         super().__init__()
         self.candidates = min(shape.candidates, shape.draft_vocabulary)
         self.predecessor_codebook, self.successor_codebook = (
-            nn.Parameter(torch.empty(shape.vocabulary, shape.selector_rank)) for _ in range(2)
+            nn.Embedding(shape.vocabulary, shape.selector_rank) for _ in range(2)
         )
         self.hidden_projection = nn.Linear(shape.hidden, shape.selector_rank, bias=False)
 
     def forward(self, logits: Tensor, outcome: Tensor, previous: Tensor) -> Tensor:
         """Logits [B, V] with the scores of the candidates, and the least finite number elsewhere."""
         best = logits.topk(self.candidates, -1)
-        context = self.predecessor_codebook[previous] * self.hidden_projection(outcome)
-        edges = (self.successor_codebook[best.indices] @ context[..., None]).squeeze(-1)
+        context = self.predecessor_codebook(previous) * self.hidden_projection(outcome)
+        edges = (self.successor_codebook(best.indices) @ context[..., None]).squeeze(-1)
         others = torch.full_like(logits, torch.finfo(logits.dtype).min)
         return others.scatter_(-1, best.indices, best.values + edges.float())
 

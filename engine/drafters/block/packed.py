@@ -21,8 +21,8 @@ from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_block import BlockRows, Confidence, PackedBlock, TokenBias
 from specchat.engine.kernels.layer_weights import Floats, LayerWeights
 from specchat.engine.kernels.library import KernelError
-from specchat.engine.kernels.packed_matrix import GROUP, PackedMatrix, pack
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
@@ -139,10 +139,10 @@ def can_be_packed(network: BlockNetwork) -> bool:
         window and window < shape.rows and not causal
         for window, causal in zip(shape.windows, shape.causal, strict=True)
     )
-    linear = {name: each for name, each in network.named_modules() if isinstance(each, (nn.Linear, QuantizedLinear))}
-    codes = all(isinstance(each, QuantizedLinear) or "confidence" in name for name, each in linear.items())
+    kinds = nn.Linear, nn.Embedding
+    plain = [name for name, each in network.named_modules() if isinstance(each, kinds) and "confidence" not in name]
     # Slots have as many columns after their text as the longest draft needs.
-    return codes and not near and shape.rows <= MAX_GAMMA + 1 and not (shape.markov_rank or shape.selector_rank) % GROUP
+    return not (plain or near) and shape.rows <= MAX_GAMMA + 1
 
 
 def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int) -> PackedBlock:
@@ -172,16 +172,16 @@ def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix
 def _bias(network: BlockNetwork) -> TokenBias | None:
     """What the token before adds to logits: by the Markov head or by the candidate selector."""
     if (selector := network.candidate_selector) is not None:
-        successor, predecessor = _in_codes(selector.successor_codebook), _in_codes(selector.predecessor_codebook)
+        successor, predecessor = _matrix(selector.successor_codebook), _matrix(selector.predecessor_codebook)
         return TokenBias(successor, predecessor, _matrix(selector.hidden_projection), candidates=selector.candidates)
     if (head := network.markov_head) is None:
         return None
-    plain = TokenBias(_matrix(head.markov_w2), _in_codes(head.markov_w1.weight))
+    plain = TokenBias(_matrix(head.markov_w2), _matrix(head.markov_w1))
     if head.gate_proj is None:
         return plain
     weight, hidden = head.gate_proj.weight, network.shape.hidden
-    gate = _in_codes(weight[:, :hidden]), _in_codes(weight[:, hidden:]), _plain(head.gate_proj.bias)
-    return TokenBias(plain.bias, plain.previous, *gate)
+    parts = (pack(quantize(part, "q8")) for part in (weight[:, :hidden], weight[:, hidden:]))
+    return TokenBias(plain.bias, plain.previous, *parts, _plain(head.gate_proj.bias))
 
 
 def _layer(shape: BlockShape, layer: nn.Module, window: int, causal: bool) -> LayerWeights:
@@ -221,12 +221,8 @@ def _described(shape: BlockShape, scored: int) -> DecoderShape:
     )
 
 
-def _in_codes(table: Tensor) -> PackedMatrix:
-    return pack(quantize(table, "q8"))
-
-
 def _matrix(layer: nn.Module) -> PackedMatrix:
-    assert isinstance(layer, QuantizedLinear)
+    assert isinstance(layer, QuantizedLinear | QuantizedEmbedding)
     return layer.matrix
 
 

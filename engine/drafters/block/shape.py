@@ -21,7 +21,7 @@ from specchat.engine.errors import first_line
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MOST_ROWS = 64
-_MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook"
+_MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook.weight"
 _CONFIDENCE, _CONVOLUTION = "confidence_head.proj.weight", "layers.0.attention_conv.base_kernel"
 _OF_CODES = re.compile(r"_proj\.(?!(weight|bias)$)")
 """Tensors that only quantised linear layers have."""

@@ -144,8 +144,8 @@ def packed_block(folder: Path, family: str = "llama", kind: str = "dspark") -> S
         shape = replace(shape, first=1, draft_vocabulary=shape.vocabulary, markov_rank=0, confidence=False, **more)
     network = BlockNetwork(shape).eval().requires_grad_(False)
     for name, weight in network.named_parameters():
-        if "base_kernel" in name or "codebook" in name:
-            weight.normal_("base" in name, 0.2)
+        if "base_kernel" in name:
+            weight.normal_(1.0, 0.2)
     quantize_network(network)
     known = torch.randperm(made.target.vocab_size)[: shape.draft_vocabulary].sort().values
     return Setup(("block", "combined"), made.target, {"block": LoadedBlock(network, known, "block", 1)}, made.p)

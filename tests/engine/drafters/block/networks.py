@@ -6,8 +6,7 @@ import torch
 
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape
-from specchat.engine.kernels.packed_matrix import pack, unpack
-from specchat.engine.models.packed.quantize import quantize, quantize_network
+from specchat.engine.models.packed.quantize import quantize_network
 
 WORDS = 180
 DFLASH = BlockShape(
@@ -50,7 +49,4 @@ def packable_network(shape: BlockShape) -> BlockNetwork:
         if name.endswith(("layer_scalar", "base_kernel")):
             weight += 0.8
     quantize_network(network)
-    for name, weight in network.named_parameters():
-        if name.endswith(("markov_w1.weight", "_codebook")):
-            weight.copy_(torch.from_numpy(unpack(pack(quantize(weight, "q8")))))
     return network
