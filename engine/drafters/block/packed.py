@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -180,8 +181,8 @@ def _bias(network: BlockNetwork) -> TokenBias | None:
     if head.gate_proj is None:
         return plain
     weight, hidden = head.gate_proj.weight, network.shape.hidden
-    parts = (pack(quantize(part, "q8")) for part in (weight[:, :hidden], weight[:, hidden:]))
-    return TokenBias(plain.bias, plain.previous, *parts, _plain(head.gate_proj.bias))
+    of_state, of_token = (pack(quantize(part, "q8")) for part in (weight[:, :hidden], weight[:, hidden:]))
+    return replace(plain, factor=of_state, factor_previous=of_token, factor_bias=_plain(head.gate_proj.bias))
 
 
 def _layer(shape: BlockShape, layer: nn.Module, window: int, causal: bool) -> LayerWeights:
