@@ -266,7 +266,7 @@ class _MarkovHead(nn.Module):
         self.gate_proj = nn.Linear(shape.hidden + rank, rank) if shape.markov_gate else None
 
     def forward(self, previous: Tensor, outcome: Tensor) -> Tensor:
-        """What tokens [B] add to the logits after them [B, V'], which are those of `outcome` [B, d]."""
+        """What tokens [B] add to the logits after them [B, V'], the logits of `outcome` [B, d]."""
         known = self.markov_w1(previous)
         if self.gate_proj is not None:
             known = known * self.gate_proj(torch.cat([outcome, known.to(outcome.dtype)], -1)).sigmoid()

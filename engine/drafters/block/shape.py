@@ -90,7 +90,7 @@ class BlockShape:
     softcap: float = 0.0
     """Largest logit, c · tanh(x / c); 0 for no limit."""
     gemma: bool = False
-    """Whether its layers are those of Gemma 4, which differ in norms, activation, and scale of attention."""
+    """Whether it has layers of Gemma 4, which differ in norms, activation, and scale of attention."""
     values_are_keys: bool = False
     """Whether its values are the keys, before their norm and rotary embedding."""
 
