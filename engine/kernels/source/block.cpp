@@ -148,7 +148,7 @@ void Block::multiply(const sk_matrix& matrix, Activations& in, int64_t count, co
     });
 }
 
-// The places after the last tokens, and after the likeliest token of every position. Which tokens a draft has is known only
+// The places of the last tokens, and those after the likeliest token of every position. Which tokens a draft has is known only
 // token by token, but the weights of the biases are read once for as many as can be guessed.
 std::vector<Block::Following> Block::likely_places(const sk_batch& lasts) const {
     std::vector<Following> places;

@@ -17,7 +17,7 @@ void Decoder::convolve_input(const sk_matrix& dynamic, const float* base) {
 }
 
 // In place: the part's input, side 0, which is quantised again, or its output, side 1, which is added to the states. Each piece
-// has some columns of all tokens, the last one first, as a token needs the ones before it unchanged.
+// has some columns of all tokens, the last one first, as a token needs those before it unchanged.
 void Decoder::convolve_tokens(const float* base, int64_t side) {
     const int64_t hidden = model_.hidden, taps = model_.taps, groups = model_.conv_groups, size = hidden / groups;
     float* const x = side ? branch_.get() : normed_.token(0);
