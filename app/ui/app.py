@@ -153,11 +153,13 @@ class SpecChat(App[None]):
         self.call_after_refresh(self._load)
 
     async def on_event(self, event: TextualEvent) -> None:
-        """Hold keys and pastes until the composer has the focus."""
-        if self._typed_early is not None and isinstance(event, Key | Paste):
-            self._typed_early.append(event)
-        else:
-            await super().on_event(event)
+        """Hold keys and pastes until the composer has the focus; later ones go there if nothing else uses them."""
+        if isinstance(event, Key | Paste) and not event.is_forwarded:
+            if self._typed_early is not None:
+                self._typed_early.append(event)
+                return
+            self.chat_screen.take_input(event)
+        await super().on_event(event)
 
     async def _take_early(self) -> None:
         """Process the input that was held."""
@@ -174,9 +176,9 @@ class SpecChat(App[None]):
         try:
             session = await asyncio.to_thread(self._prepare)
         except (EngineError, AppError) as error:
-            self.actions.models.fail(str(error))
+            self.actions.records.fail(str(error))
         except Exception as error:
-            self.actions.models.fail(f"specchat could not start ({type(error).__name__}: {error})")
+            self.actions.records.fail(f"specchat could not start ({type(error).__name__}: {error})")
         else:
             self._connect(session)
         finally:
@@ -221,7 +223,7 @@ class SpecChat(App[None]):
     async def on_unmount(self) -> None:
         """Store replies and unsent text, however the app ends."""
         await self.actions.comparison.close()
-        self.actions.models.close()
+        self.actions.models.downloads.close()
         self.actions.learn.learning.stop()
         self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
@@ -279,7 +281,7 @@ class SpecChat(App[None]):
             if self._player is None:  # nothing is computed in a replay
                 self.pump.suit(record.device)
                 self.actions.draft_from_chats()
-        self.actions.models.handle(record)
+        self.actions.records.handle(record)
 
     # Messages and actions
 
