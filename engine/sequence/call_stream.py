@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from specchat.engine.request import Tool
+from specchat.engine.message import Tool
 from specchat.engine.round import Call
 from specchat.engine.sequence.call_syntax import (
     FUNCTION,
@@ -36,7 +36,10 @@ _JSON = re.compile(
 )
 _WITH_OBJECT = _JSON, re.compile(NAMED.pattern + _OBJECT), re.compile(FUNCTION.pattern + _OBJECT)
 """Beginnings of calls whose arguments are a JSON object."""
-_WITH_TAGS = (re.compile(FUNCTION.pattern + "(?=<)"), PARAMETER), (re.compile(PAIRS.pattern + r"(?=\s*<)"), PAIR)
+_WITH_TAGS = (
+    (re.compile(FUNCTION.pattern + "(?=<)"), PARAMETER),
+    (re.compile(PAIRS.pattern + r"(?=\s*<\w*arg_key)"), PAIR),
+)
 """Beginnings of calls whose arguments are in tags, with the pattern of an argument."""
 _SIGN = re.compile(r'\\.|["{}\[\]\\]|[\x00-\x1f]', re.DOTALL)
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import NoneType
 from typing import Any, NamedTuple
 
-from specchat.engine.request import Tool
+from specchat.engine.message import Tool
 from specchat.engine.sequence.json_schema import target
 
 
@@ -48,7 +48,7 @@ FUNCTION_END = re.compile(rf"\s*</{_SPACE}(?:function|invoke)>")
 PARAMETER = re.compile(
     rf"""\s*<{_SPACE}(param(?:eter)?)(?:=| name=)["']?(?P<key>[^"'>]+?)["']?(?:\ string="(?P<text>true|false)")?>"""
     rf"(?P<value><!\[CDATA\[.*?\]\]>|(?!<!\[CDATA\[).*?)"
-    rf"(?:(?P<end></{_SPACE}\1>)|(?=<{_SPACE}\1[= ])|(?=</{_SPACE}(?:function|invoke)>)|\Z)",
+    rf"(?:(?P<end></{_SPACE}\1>)|(?=<{_SPACE}\1[= ])|(?=</{_SPACE}(?:function|invoke)>))",
     re.DOTALL,
 )
 """An argument in tags; `text` says whether the value is a text, of DeepSeek V3.2."""
@@ -176,6 +176,8 @@ def _functions(text: str, known: _Known) -> Iterator[ReadCall]:
             arguments, at = _DECODER.raw_decode(text, at)
         end_tag = FUNCTION_END.match(text, at)
         at = end_tag.end() if end_tag else at
+        if not end_tag and text[at:].strip() and not FUNCTION.match(text[at:].lstrip()):
+            raise NoCallError(text)  # an argument is cut
         yield ReadCall(begun[1], arguments)
 
 

@@ -17,7 +17,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specchat.engine.errors import EngineError, check, first_line
-from specchat.engine.request import Message, MessagePart, PartKind, Request
+from specchat.engine.message import Message, MessagePart, PartKind
+from specchat.engine.request import Request
 from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.template import default_template, render
 from specchat.engine.sequence.template_traits import (
@@ -116,8 +117,8 @@ def _accepted_forms(
         system: whether the template writes a system prompt; otherwise it becomes part of the first question.
     """
     first = messages if system else _without_system(messages)
-    if any(map(_has_calls, messages)):  # nothing may be left out or joined
-        yield first, {}
+    if any(map(_has_calls, messages)):  # nothing else may be left out or joined
+        yield from ((form, {}) for form in dict.fromkeys((first, tuple(each for each in first if each.parts))))
         return
     joined = _joined(first)
     bare = _without_system(joined)

@@ -22,6 +22,8 @@ from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.downloads import Downloads
+from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.learning import WORDS, LearnActions
 from specchat.app.ui.actions.messages import CandidateActions, MessageActions
 from specchat.app.ui.actions.models import ModelActions
@@ -29,6 +31,7 @@ from specchat.app.ui.actions.prompt import PromptActions
 from specchat.app.ui.actions.replies import ReplyActions
 from specchat.app.ui.actions.scope import NOT_LOADED, ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.tools import ToolActions
 from specchat.app.ui.actions.views import ComparisonActions, Views
 from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import say
@@ -43,10 +46,12 @@ class Actions(ActionScope):
 
     def __post_init__(self) -> None:
         self.controls = SettingsActions(self)
-        self.models = ModelActions(self, self.controls)
+        self.records = EngineRecords(self, self.controls)
+        self.models = ModelActions(self, self.controls, self.records, Downloads(self))
         self.learn = LearnActions(self)
         self.chats = ChatActions(self, self.models, self.learn)
-        self.messages = MessageActions(self, self.chats)
+        self.tools = ToolActions(self)
+        self.messages = MessageActions(self, self.chats, self.tools)
         self.candidates = CandidateActions(self, self.controls, self.messages)
         self.replies = ReplyActions(self)
         self.prompt = PromptActions(self, self.controls)
@@ -109,21 +114,32 @@ class Actions(ActionScope):
             self.screen.widgets.composer.take_back([text])
 
     def palette(self, screen: Screen[object]) -> Iterator[SystemCommand]:
-        """Entries of the command palette on this screen."""
+        """Entries of the command palette on this screen: in the chat, all actions that have a description."""
         listed = [ACTIONS[name] for name in ("save-the-screen", "theme", "quit")]
         if isinstance(screen, SideScreen):
             yield from screen.commands()
         elif isinstance(screen, ChatScreen):
-            listed = [action for action in ACTIONS.values() if action.title and self.available(action.name)]
+            listed = [action for action in ACTIONS.values() if action.about and self.available(action.name)]
         for action in listed:
             about = action.about[0].upper() + action.about[1:]
             if action.keys or action.priority:
                 about = f"{about} · {key_names(self.app, f'chat.{action.name}', 1)}"
             if action.each:
-                for word in self._words()[action.command]():
-                    yield SystemCommand(f"{action.title} {word}", about, partial(self.run, action, word))
+                for word in self._words()[action.command]() or [""]:
+                    yield SystemCommand(f"{action.title} {word}".strip(), about, partial(self.run, action, word))
+            elif action.slash and not action.title:
+                if not self.replaying:  # which has no composer
+                    yield SystemCommand(action.slash, about, partial(self._write, action))
             else:
-                yield SystemCommand(action.title, about, partial(self.run, action))
+                yield SystemCommand(action.title or action.name.capitalize(), about, partial(self.run, action))
+
+    def _write(self, action: Action) -> None:
+        """Put a slash command into the composer, before the text there, or run it if it takes no argument."""
+        if action.takes:
+            self.screen.put(f"/{action.command} {self.screen.typed}")
+            self.screen.panes.show("chat")
+        else:
+            self.run(action)
 
     def _words(self) -> slash.Words:
         """Possible arguments of the slash commands that take a word."""
@@ -133,7 +149,7 @@ class Actions(ActionScope):
             "context": lambda: WHEN_FULL, "preset": lambda: self.controls.presets,
             "theme": lambda: sorted(self.app.available_themes), "copy": lambda: COPIES, "export": lambda: FORMATS,
             "thinking": lambda: self.thinking_values, "drafts": self.comparison.pairs, "system": self.prompt.systems,
-            "template": self.prompt.templates, "learn": lambda: WORDS,
+            "template": self.prompt.templates, "learn": lambda: WORDS, "mcp": self.tools.names,
         }  # fmt: skip
 
     def _store_failed(self, sentence: str) -> None:

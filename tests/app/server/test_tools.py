@@ -175,10 +175,8 @@ def test_a_call_that_is_cut_has_the_arguments_so_far() -> None:
 
 
 def test_what_begins_as_a_call_and_is_none_is_text() -> None:
-    begun, text = (
-        Call("abcdefgh1", "weather", '{"a": x'),
-        '<tool_call>{"name": "weather", "arguments": {"a": x</tool_call>',
-    )
+    begun = Call("abcdefgh1", "weather", '{"a": x')
+    text = f'<tool_call>{{"name": "weather", "arguments": {begun.arguments}</tool_call>'
     _, whole = answered([
         Admitted("r", 1, 0, 0.0, 0.0), round_of(parts=(begun,)), round_of(text),
         Finished("r", FinishReason.EOS, "!", "", 0.0),

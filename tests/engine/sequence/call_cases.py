@@ -190,10 +190,11 @@ CASES = {
     ),
     "DeepSeek V3.2": Case(
         '<｜DSML｜function_calls>\n<｜DSML｜invoke name="{{ c.name }}">\n{% for k, v in c.arguments | items %}'
-        '<｜DSML｜parameter name="{{ k }}" string="{{ (v is string) | tojson }}">{{ v }}</｜DSML｜parameter>\n{% endfor %}'
-        "</｜DSML｜invoke>\n</｜DSML｜function_calls>",
-        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">Paris'
-        '</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>',
+        '<｜DSML｜parameter name="{{ k }}" string="{{ (v is string) | tojson }}">{{ v }}</｜DSML｜parameter>\n'
+        "{% endfor %}</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+        '<｜DSML｜function_calls>\n<｜DSML｜invoke name="get_weather">\n<｜DSML｜parameter name="city" string="true">'
+        'Paris</｜DSML｜parameter>\n</｜DSML｜invoke>\n<｜DSML｜invoke name="clock">\n</｜DSML｜invoke>\n'
+        "</｜DSML｜function_calls>",
     ),
     "Functionary": Case(
         "<function={{ c.name }}>{{ c.arguments | tojson }}</function><|eom_id|>",
@@ -210,7 +211,8 @@ CASES = {
         f'functools[\n  {{"name": "get_weather", "arguments": {JSON}}},\n  {{"name": "clock", "arguments": {{}}}}\n]',
     ),
     "Llama 4, whose template writes values as text": Case(
-        "[{{ c.name }}({% for k, v in c.arguments | items %}{{ k }}=\"{{ v }}\"{{ '' if loop.last else ', ' }}{% endfor %}"
+        "[{{ c.name }}({% for k, v in c.arguments | items %}{{ k }}=\"{{ v }}\"{{ '' if "
+        "loop.last else ', ' }}{% endfor %}"
         ")]<|eot|>", "<|python_start|>[get_weather(city='Paris'), clock()]<|python_end|>",
     ),
     "Apertus": Case(

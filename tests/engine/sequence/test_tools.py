@@ -5,7 +5,7 @@ import json
 import pytest
 
 from specchat.engine import EngineError, Message, MessagePart, PartKind, Request, Tool
-from specchat.engine.sequence.prompt import encode
+from specchat.engine.sequence.prompt import encode, left_out
 from tests.engine.sequence.call_cases import CALLED, CASES, CLOCK, TOOLS, WEATHER, tokenizer_of
 from tests.engine.tiny import TEMPLATE, tiny_tokenizer
 
@@ -72,3 +72,19 @@ def test_a_choice_names_a_tool_and_names_are_unique() -> None:
         Request("r", CALLED, tools=TOOLS, tool_choice="other")
     with pytest.raises(EngineError, match="clock is given more than once"):
         Request("r", CALLED, tools=(CLOCK, CLOCK))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_chat_continues_after_a_reply_that_was_stopped_before_its_first_token(name: str) -> None:
+    tokenizer = tokenizer_of(CASES[name], special=True)
+    results = Message("user", parts=CALLED[2].parts)
+    stopped = (*CALLED[:2], results, Message("assistant"), Message("user", "And tomorrow?"))
+    prompt = tokenizer.decode(encode(Request("r", stopped, tools=TOOLS), tokenizer))
+    assert prompt.index("18 °C") < prompt.index("And tomorrow?")
+
+
+def test_results_are_left_out_with_their_calls() -> None:
+    results = Message("user", parts=CALLED[2].parts)
+    messages = (*CALLED[:2], results, Message("assistant", "Mild."), CALLED[0], Message("assistant", "Hm."), CALLED[0])
+    request = Request("r", messages, tools=TOOLS, when_full="drop-oldest", max_tokens=1)
+    assert left_out(request, len, 0, 7) == range(4)
