@@ -14,7 +14,7 @@ from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from tests.engine.tiny import tiny_tokenizer
 
-MARK = re.compile(r'(?!</?(?:parameter|function|invoke))<\|?"?[\w:|/▁]+\|?"?\|?>|\[/?[A-Z_]+\]|<｜[\w▁]+｜>')
+MARK = re.compile(r'(?!</?(?:param|function|invoke))<\|?"?[\w:|/▁]+\|?"?\|?>|\[/?[A-Z_]+\]|<｜[\w▁]+｜>')
 """Marks that are tokens in the vocabularies of these models."""
 
 
