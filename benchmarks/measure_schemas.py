@@ -17,9 +17,7 @@ from time import perf_counter
 from unittest.mock import patch
 
 from specchat.engine import EngineConfig, Event, Round, Sampling
-from specchat.engine.decoding.constrained import ConstrainedDrafter
-from specchat.engine.decoding.draft import Draft, RowOrder
-from specchat.engine.sequence.row_constraint import Constraints
+from specchat.engine.sequence.row_constraint import Constraints, Forced, RowConstraint
 from specchat.engine.tools.prompts import CONSTRAINED, Prompt, load_prompts
 from specchat.engine.tools.runner import NONE, Variant, reply_tokens, run_pass, running
 from specchat.engine.worker.assembly import Assembly
@@ -35,13 +33,13 @@ VARIANTS = {
 def source(on: bool) -> Iterator[None]:
     """Switch drafts of certain text on or off."""
 
-    def forced(drafter: ConstrainedDrafter, order: RowOrder) -> Draft:  # noqa: ARG001
-        return Draft()
+    def nothing(row: RowConstraint) -> Forced:  # noqa: ARG001
+        return Forced([], [])
 
     if on:
         yield
         return
-    with patch.object(ConstrainedDrafter, "_forced", forced):
+    with patch.object(RowConstraint, "_forced", nothing):
         yield
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,7 +60,8 @@ class Constraints:
         Raises:
             EngineError: the constraint is not valid, or the given beginning of the reply does not follow it.
         """
-        row = RowConstraint(constraint, self._started(constraint, lead).deep_copy(), self._vocabulary, begin)
+        matcher = self._started(constraint, lead).deep_copy()
+        row = RowConstraint(constraint, matcher, self._tokenizer, self._vocabulary, begin)
         row.read(text)
         return row
 
@@ -69,32 +70,37 @@ class Constraints:
         return matcher_of(constraint, lead, self._tokenizer)
 
 
+class Forced(NamedTuple):
+    """Tokens of a text that has to follow."""
+
+    certain: list[int]
+    """Those that no text after it changes."""
+    open: list[int]
+    """The tokens after them, instead of which one that reaches beyond the text may come."""
+
+
 class RowConstraint:
     """The constraint of one row. It reads the row's tokens as they arrive.
 
     Args:
         constraint: of the request.
         matcher: before the first token.
+        tokenizer: of its tokens.
         vocabulary: V.
         begin: place of the reply's first token.
     """
 
-    def __init__(self, constraint: Constraint, matcher: LLMatcher, vocabulary: int, begin: int) -> None:
-        self._constraint, self._matcher, self._vocabulary, self._known = constraint, matcher, vocabulary, begin
+    def __init__(
+        self, constraint: Constraint, matcher: LLMatcher, tokenizer: LLTokenizer, vocabulary: int, begin: int
+    ) -> None:
+        self._constraint, self._matcher, self._tokenizer = constraint, matcher, tokenizer
+        self._vocabulary, self._known = vocabulary, begin
         self._asked: Future[Masks] | None = None
 
-    def forced(self, text: Sequence[int]) -> list[int]:
-        """The tokens that have to follow a row's text, as the model would write the text that has to follow.
-
-        The text that follows is tokenised with the tokens before it; a token that other text after it might change is
-        left out. That only one *token* is allowed is rare, since shorter tokens of the same text are allowed too.
-        """
-        self._settle()
-        self.read(text)
-        return self._matcher.compute_ff_tokens()
-
-    def allowed(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> list[int]:
-        """Nodes of a tree that may follow a row's text, in ascending order.
+    def follow(
+        self, text: Sequence[int], drafted: Sequence[int] = (), children: Sequence[Sequence[int]] = ((),)
+    ) -> dict[int, Forced]:
+        """What has to follow each node of a tree; nodes that may not follow a row's text are left out.
 
         Args:
             text: of the row.
@@ -103,10 +109,20 @@ class RowConstraint:
         """
         self._settle()
         self.read(text)
-        return sorted(set(self._walk(drafted, children, 0)) - {0})
+        return {node: self._forced() for node in self._walk(drafted, children, 0)}
+
+    def _forced(self) -> Forced:
+        """What has to follow where the matcher is, as the model would write it.
+
+        That only one *token* is allowed is rare, since shorter tokens of the same text are allowed too.
+        """
+        certain = self._matcher.compute_ff_tokens()
+        text = self._matcher.compute_ff_bytes()
+        rest = text[len(self._tokenizer.decode_bytes(certain)) :]
+        return Forced(certain, self._tokenizer.tokenize_bytes(rest) if rest else [])
 
     def ask(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> None:
-        """Begin to compute the masks after each node of a tree, as for `allowed`, in another thread."""
+        """Begin to compute the masks after each node of a tree, as for `follow`, in another thread."""
         self._settle()
         self._asked = _threads().submit(self._masks, text, drafted, children)
 
