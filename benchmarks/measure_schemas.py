@@ -33,8 +33,8 @@ VARIANTS = {
 def source(on: bool) -> Iterator[None]:
     """Switch drafts of certain text on or off."""
 
-    def nothing(row: RowConstraint) -> Forced:  # noqa: ARG001
-        return Forced([], [])
+    def nothing(row: RowConstraint, *, first: bool) -> list[Forced]:  # noqa: ARG001
+        return []
 
     if on:
         yield

@@ -1,28 +1,29 @@
 """Drafts of constrained rows: what the constraint allows of a drafter's draft, and the text that has to follow it.
 
-After any token a grammar may force text, such as the next key after `"Paris",`. Its tokens take no draft step, so drafts
-of all drafters are extended by them, where they are worth their verification.
+After any token a grammar may force text, such as the next key after `"Paris",`. Its tokens take no draft step, so that
+drafts of all drafters are extended by them, where they are worth their verification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import accumulate, repeat
+from itertools import accumulate
 
 from torch import Tensor
 
-from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Source, Support
+from specchat.engine.decoding.draft import Draft, RowOrder, Source, Support
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import Tree, tree_from
 from specchat.engine.device.device import to_device
 from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sequence.row_constraint import Forced, ForcedKind
 from specchat.engine.sequence.sequence import SequenceState
 
 GRAMMAR = "grammar"
 """Name of drafts of text that has to follow."""
-_RATES = 0.95, 0.8
-"""Prior acceptance rates of their tokens, which the model may write otherwise: certain and open ones (`Forced`)."""
+_RATES = {ForcedKind.CERTAIN: 0.95, ForcedKind.OPEN: 0.8, ForcedKind.EITHER: 0.5, ForcedKind.ONE_OF_FEW: 0.3}
+"""Prior acceptance rates of their tokens, which the model may write otherwise."""
 _UNKNOWN_RATE = 0.5
 """Acceptance rate of a token of a drafter that states none."""
 
@@ -37,12 +38,13 @@ class ConstrainedDrafter(Drafter):
     def __init__(self, drafter: Drafter) -> None:
         self.name, self._drafter, about = f"{GRAMMAR}+{drafter.name}", drafter, drafter.profile
         buckets = about.buckets or (0,)
-        self._forced = max(buckets) + 1, max(buckets) + 2
-        """Buckets of certain and of open tokens."""
+        self._first = max(buckets) + 1
+        """Bucket of certain tokens, before those of the other kinds."""
+        self._rates = {self._first + kind: rate for kind, rate in _RATES.items()}
         self.profile = DrafterProfile(
-            (*buckets, *self._forced),
-            {**about.expected_rates, **dict(zip(self._forced, _RATES, strict=True))},
-            (*about.methods, self._forced[0]),
+            (*buckets, *self._rates),
+            {**about.expected_rates, **self._rates},
+            (*about.methods, self._first),
             free=True,
             stepless=about.stepless,
         )
@@ -70,10 +72,10 @@ class ConstrainedDrafter(Drafter):
         self._drafter.on_accepted(row, emitted)
 
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
-        """What has to follow where that is known, else what the drafter proposes and what has to follow that."""
+        """What has to follow where that is certain, else what the drafter proposes and what has to follow that."""
         drafts = [self._extended(Draft(), order) for order in orders]
         free = self._drafter.profile.free
-        left = [i for i, order in enumerate(orders) if not drafts[i].tokens and (order.gamma or free)]
+        left = [i for i, order in enumerate(orders) if drafts[i].buckets[:1] != [self._first] and (order.gamma or free)]
         for i, draft in zip(left, self._drafter.propose([orders[i] for i in left]) if left else (), strict=True):
             drafts[i] = self._extended(draft, orders[i])
         return drafts
@@ -94,28 +96,32 @@ class ConstrainedDrafter(Drafter):
         for node in kept:
             bucket = draft.buckets[node - 1] if draft.buckets else 0
             places[node] = grown.add(places[tree.parents[node - 1]], drafted[node - 1], bucket)
-        drawn = draft.q is not None
-        parents = {tree.parents[node - 1] for node in kept}
-        for node, (certain, open_) in follows.items():
-            if drawn and node in parents:  # a sibling would have to be drawn too
-                continue
-            tokens = [*zip(certain, repeat(self._forced[0])), *zip(open_, repeat(self._forced[1]))]
-            grown.force(places[node], _known(tokens, draft.support) if drawn else tokens)
-        least = len(kept) if drawn or order.budget.required else 0
-        chosen = grown.best(order.budget, least, row.room if order.free else order.gamma)
-        if chosen == [*range(len(tree))]:
-            return draft
+        inner = {tree.parents[node - 1] for node in kept}
+        for node, forced in follows.items():
+            if draft.q is None:
+                grown.force(places[node], forced, self._first)
+            elif node not in inner:  # next to a drawn token others would have to be drawn too
+                grown.force(places[node], _known(_chain(forced), draft.support), self._first)
+        budget = order.budget
+        least = len(kept) if draft.q is not None or budget.repeatable else 0
+        rates, again = (self._rates, {}) if budget.repeatable else (budget.rates, budget.repeat_rates)
+        chances = grown.chances(rates, again or rates)
+        chosen = grown.best(chances, budget.passes, least, row.room if order.free else order.gamma)
+        return draft if chosen == [*range(len(tree))] else self._made(grown, chosen, draft, [0, *kept])
+
+    def _made(self, grown: _Growing, chosen: Sequence[int], draft: Draft, kept: Sequence[int]) -> Draft:
+        """The draft of the chosen tokens; `kept` are the nodes of `draft` that `grown` began with."""
         nodes = {0: 0, **{i + 1: node for node, i in enumerate(chosen, 1)}}
         tokens, buckets = [grown.tokens[i] for i in chosen], [grown.buckets[i] for i in chosen]
-        made = tree_from(tuple(nodes[grown.parents[i]] for i in chosen))
-        q = None if draft.q is None else _q_of(draft.q, [0, *kept], made, tokens, draft.support)
-        own = [source.name for source in draft.sources] or [self._drafter.name]
-        names = own * any(bucket < self._forced[0] for bucket in buckets) + [GRAMMAR] * (
-            max(buckets, default=0) >= self._forced[0]
-        )
-        return replace(
-            draft, tokens=tokens, tree=made, q=q, buckets=buckets, sources=(Source("+".join(names)),) if names else ()
-        )
+        tree = tree_from(tuple(nodes[grown.parents[i]] for i in chosen))
+        q = None if draft.q is None else _q_of(draft.q, kept, tree, tokens, draft.support)
+        names = [source.name for source in draft.sources] or [self._drafter.name]
+        if not buckets or min(buckets) >= self._first:
+            names = []
+        if buckets and max(buckets) >= self._first:
+            names.append(GRAMMAR)
+        sources = (Source("+".join(names)),) if names else ()
+        return replace(draft, tokens=tokens, tree=tree, q=q, buckets=buckets, sources=sources)
 
 
 class _Growing:
@@ -134,35 +140,54 @@ class _Growing:
         self._children.setdefault((parent, token), len(self.tokens))
         return len(self.tokens)
 
-    def force(self, node: int, tokens: Iterable[tuple[int, int]]) -> None:
-        """Add tokens, with their buckets, that have to follow a node; where they are known they get these buckets."""
-        for token, bucket in tokens:
-            node = self._children.get((node, token)) or self.add(node, token, bucket)
-            self.buckets[node - 1] = bucket
+    def force(self, node: int, forced: Iterable[Forced], first: int) -> None:
+        """Add what has to follow a node, in buckets from `first` on; known tokens get these buckets."""
+        nodes = [node]
+        for parent, token, kind in forced:
+            place = nodes[parent]
+            nodes.append(self._children.get((place, token)) or self.add(place, token, first + kind))
+            self.buckets[nodes[-1] - 1] = first + kind
 
-    def best(self, budget: Budget, least: int, depth: int) -> list[int]:
-        """Indices of the tokens that are worth their verification, up to a depth; the first `least` are in any case."""
-        chances, depths = [1.0], [0]
+    def chances(self, rates: Mapping[int, float], again: Mapping[int, float]) -> list[float]:
+        """The probability that each token is accepted, by rates of buckets, `again` after tokens of the same one."""
+        chances = [1.0]
         for parent, bucket in zip(self.parents, self.buckets, strict=True):
             repeats = parent and self.buckets[parent - 1] == bucket
-            rates = (budget.repeat_rates or budget.rates) if repeats else budget.rates
-            chances.append(chances[parent] * rates.get(bucket, _UNKNOWN_RATE))
-            depths.append(depths[parent] + 1)
+            chances.append(chances[parent] * (again if repeats else rates).get(bucket, _UNKNOWN_RATE))
+        return chances[1:]
+
+    def best(self, chances: Sequence[float], prices: Sequence[float], least: int, depth: int) -> list[int]:
+        """Indices of the tokens that are worth their verification, up to a depth; the first `least` are in any case.
+
+        Args:
+            chances: of the tokens.
+            prices: of verifying 0, 1, … tokens.
+            least: number of tokens that stay.
+            depth: most positions.
+        """
+        depths = tree_from(tuple(self.parents)).depths
         others = [i for i in range(least, len(self.tokens)) if depths[i + 1] <= depth]
-        others = sorted(others, key=lambda i: -chances[i + 1])[: MAX_GAMMA - least]
+        others = sorted(others, key=lambda i: -chances[i])[: MAX_GAMMA - least]
         worth = [0.0]
-        for count, gained in enumerate(accumulate(chances[i + 1] for i in others), least + 1):
-            worth.append(gained - (budget.passes[count] - budget.passes[least]))
+        for count, gained in enumerate(accumulate(chances[i] for i in others), least + 1):
+            worth.append(gained - (prices[count] - prices[least]))
         return [*range(least), *sorted(others[: worth.index(max(worth))])]
 
 
-def _known(tokens: Sequence[tuple[int, int]], support: Support | None) -> Sequence[tuple[int, int]]:
-    """The first of these tokens with buckets, up to one that is not in a support."""
-    if support is None or not tokens:
-        return tokens
-    ids = to_device([token for token, _ in tokens], support.tokens.device)
+def _chain(forced: Sequence[Forced]) -> Sequence[Forced]:
+    """The first tokens of a tree, up to the first that has a sibling."""
+    parents = [each.parent for each in forced]
+    alone = [parent == i and parents.count(parent) == 1 for i, parent in enumerate(parents)]
+    return forced[: [*alone, False].index(False)]
+
+
+def _known(forced: Sequence[Forced], support: Support | None) -> Sequence[Forced]:
+    """The first of these tokens, up to one that is not in a support."""
+    if support is None or not forced:
+        return forced
+    ids = to_device([each.token for each in forced], support.tokens.device)
     known = (support.tokens[support.places[ids]] == ids).tolist()
-    return tokens[: [*known, False].index(False)]
+    return forced[: [*known, False].index(False)]
 
 
 def _q_of(q: Tensor, kept: Sequence[int], tree: Tree, tokens: Sequence[int], support: Support | None) -> Tensor:

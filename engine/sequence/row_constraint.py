@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import IntEnum
 from functools import cache, cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -70,13 +71,30 @@ class Constraints:
         return matcher_of(constraint, lead, self._tokenizer)
 
 
-class Forced(NamedTuple):
-    """Tokens of a text that has to follow."""
+class ForcedKind(IntEnum):
+    """How likely a forced token is to be what the model writes."""
 
-    certain: list[int]
-    """Those that no text after it changes."""
-    open: list[int]
-    """The tokens after them, instead of which one that reaches beyond the text may come."""
+    CERTAIN = 0
+    """The text has to follow, and no text after it changes the token."""
+    OPEN = 1
+    """The text has to follow, but a token that reaches beyond it may come instead."""
+    EITHER = 2
+    """It begins one of two texts that may follow."""
+    ONE_OF_FEW = 3
+    """It begins one of three texts or more."""
+
+
+class Forced(NamedTuple):
+    """A token of a tree of texts, one of which has to follow."""
+
+    parent: int
+    """Number of the token before it, from 1 on; 0 for the first."""
+    token: int
+    kind: ForcedKind
+
+
+_FEW, _FEW_TOKENS = 4, 24
+"""Most texts that are offered next to each other, and most tokens that may begin them."""
 
 
 class RowConstraint:
@@ -99,7 +117,7 @@ class RowConstraint:
 
     def follow(
         self, text: Sequence[int], drafted: Sequence[int] = (), children: Sequence[Sequence[int]] = ((),)
-    ) -> dict[int, Forced]:
+    ) -> dict[int, list[Forced]]:
         """What has to follow each node of a tree; nodes that may not follow a row's text are left out.
 
         Args:
@@ -109,17 +127,56 @@ class RowConstraint:
         """
         self._settle()
         self.read(text)
-        return {node: self._forced() for node in self._walk(drafted, children, 0)}
+        return {node: self._forced(first=not node) for node in self._walk(drafted, children, 0)}
 
-    def _forced(self) -> Forced:
+    def _forced(self, *, first: bool) -> list[Forced]:
         """What has to follow where the matcher is, as the model would write it.
 
         That only one *token* is allowed is rare, since shorter tokens of the same text are allowed too.
+
+        Args:
+            first: whether to find a choice of texts where none has to follow: elsewhere that is rarely worth the time.
         """
-        certain = self._matcher.compute_ff_tokens()
+        certain, text = self._matcher.compute_ff_tokens(), self._matcher.compute_ff_bytes()
+        found = [Forced(i, token, ForcedKind.CERTAIN) for i, token in enumerate(certain)]
+        if not text and not first:
+            return found
+        texts = self._choice(certain)
+        kind = ForcedKind.EITHER if len(texts) == 2 else ForcedKind.ONE_OF_FEW
+        if not texts:
+            texts, kind = [text[len(self._tokenizer.decode_bytes(certain)) :]], ForcedKind.OPEN
+        for each in filter(None, texts):
+            for i, token in enumerate(self._tokenizer.tokenize_bytes(each)):
+                last = len(found)
+                found.append(Forced(last if i else len(certain), token, ForcedKind.CERTAIN if i else kind))
+        return found
+
+    def _choice(self, before: Sequence[int]) -> list[bytes]:
+        """The few texts, one of which has to follow the matcher's text and `before`; none if there are many or one."""
+        matcher, tokenizer = self._matcher, self._tokenizer
+        if matcher.try_consume_tokens(list(before)) < len(before):
+            return []
+        words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        texts = list[bytes]()
+        if np.count_nonzero(words) <= _FEW_TOKENS:
+            allowed = np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist()
+            if len(allowed) <= _FEW_TOKENS and not any(map(tokenizer.is_special_token, allowed)):
+                known = {tokenizer.decode_bytes([token]): token for token in allowed}
+                longest = [
+                    each for each in known if not any(other.startswith(each) for other in known if other != each)
+                ]
+                if 1 < len(longest) <= _FEW:
+                    texts = [each + self._after(known[each]) for each in longest]
+        matcher.rollback(len(before))
+        return texts
+
+    def _after(self, token: int) -> bytes:
+        """The text that has to follow a token."""
+        if not self._matcher.try_consume_tokens([token]):
+            return b""
         text = self._matcher.compute_ff_bytes()
-        rest = text[len(self._tokenizer.decode_bytes(certain)) :]
-        return Forced(certain, self._tokenizer.tokenize_bytes(rest) if rest else [])
+        self._matcher.rollback(1)
+        return text
 
     def ask(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> None:
         """Begin to compute the masks after each node of a tree, as for `follow`, in another thread."""
