@@ -1,6 +1,10 @@
-"""Random JSON schemas: every finished reply of a model at temperature 1 validates, and no reply hangs.
+"""JSON schemas, random or from files: every finished reply of a model at temperature 1 validates, and no reply hangs.
 
-Run from the repository: python -m benchmarks.fuzz_schemas --count 10000
+Run from the repository: python -m benchmarks.fuzz_schemas --count 10000 [--results FILE] [FILE…]
+
+A FILE is a schema, a list of objects with the key `schema` (as in JSON-Schema-Test-Suite), or a folder of such files.
+Each schema is refused, or its reply is valid, or is cut off at the token limit; anything else ends the run with code 1.
+With --results, a line for each schema is written to a file, and those in it are left out, so that a run can be resumed.
 """
 
 from __future__ import annotations
@@ -8,22 +12,32 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
+import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
 from typing import Any
 
-import jsonschema
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.validators import Draft202012Validator, validator_for
+from referencing import Registry
 
 from specchat.engine import Constraint, ConstraintKind, Engine, EngineConfig, EngineError, FinishReason, Sampling
-from specchat.engine.events import Finished
+from specchat.engine.events import Event, Finished
+from specchat.engine.outbox import Outbox
 from specchat.engine.round import Round
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.tools.prompts import Prompt
-from specchat.engine.tools.runner import Variant, run_pass, running
+from specchat.engine.tools.runner import Variant, make_request, running
 
 _WORDS = ("name", "id", "größe", "a b", "x", "user_name", "créé", "日付", "created_at", 'quo"te', "is-ok")
-_LONGEST = 96
-"""Tokens of a reply."""
+REFUSED, INVALID = "refused", "invalid"
+ENDS = (REFUSED, FinishReason.EOS, FinishReason.LENGTH)
+"""How a request may end."""
+_PATIENCE_S = 300
 
 
 def random_schema(draw: random.Random, depth: int = 3) -> dict[str, Any]:
@@ -62,51 +76,123 @@ def random_schema(draw: random.Random, depth: int = 3) -> dict[str, Any]:
     return {"type": kind}
 
 
-def prompts_of(seed: int, count: int, refused: Counter[str]) -> Iterator[Prompt]:
-    """Prompts with random schemas that are valid; the reasons of refusals are counted."""
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a request with a schema ended."""
+
+    name: str
+    ended: str
+    """A reason to finish, `REFUSED`, or `INVALID` for a reply that does not follow its schema."""
+    about: str = ""
+    """The refusal; what is wrong with an invalid reply, and the reply."""
+
+
+def random_schemas(seed: int, count: int) -> Iterator[tuple[str, str]]:
+    """Names and texts of random schemas."""
     draw = random.Random(seed)
-    for _ in range(count):
-        constraint = Constraint(ConstraintKind.SCHEMA, json.dumps(random_schema(draw)))
-        try:
-            check_constraint(constraint)
-        except EngineError as error:
-            refused[str(error)] += 1
+    yield from ((f"{seed}/{number}", json.dumps(random_schema(draw))) for number in range(count))
+
+
+def stored_schemas(files: Iterable[Path]) -> Iterator[tuple[str, str]]:
+    """Names and texts of the schemas in files and folders."""
+    for file in files:
+        if file.is_dir():
+            yield from stored_schemas(sorted(file.rglob("*.json")))
+            continue
+        text = file.read_text(encoding="utf-8-sig")
+        read = json.loads(text)
+        if isinstance(read, list):
+            yield from ((f"{file}/{number}", json.dumps(each["schema"])) for number, each in enumerate(read))
         else:
-            yield Prompt("Write an example.", constraint=constraint)
+            yield str(file), text
 
 
-def check_replies(engine: Engine, seed: int, count: int, batch: int = 4) -> Counter[str]:
-    """Ask for replies to so many schemas; how they ended.
+def ask_all(engine: Engine, schemas: Iterable[tuple[str, str]], batch: int, max_tokens: int) -> Iterator[Outcome]:
+    """Ask for a reply to each schema, `batch` at once; how they ended, in the order of their ends.
 
     Raises:
-        jsonschema.ValidationError, ValueError: a finished reply does not follow its schema.
+        EngineError: a request hangs.
     """
-    ended: Counter[str] = Counter()
-    prompts = [*prompts_of(seed, count, ended)]
-    sampling = Sampling(temperature=1.0)
-    for prompt, events in zip(
-        prompts, run_pass(engine, Variant("auto", None), prompts, batch, sampling, _LONGEST), strict=True
-    ):
-        last = events[-1]
-        assert isinstance(last, Finished)
-        assert prompt.constraint
-        ended[last.reason] += 1
-        if last.reason is FinishReason.EOS:
-            text = "".join(event.text for event in events if isinstance(event, Round)) + last.tail
-            jsonschema.validate(json.loads(text), json.loads(prompt.constraint.text))
-    return ended
+    outbox, sampling = Outbox(), Sampling(temperature=1.0)
+    open_requests: dict[str, tuple[str, str, list[Event]]] = {}
+    waiting = iter(schemas)
+    while True:
+        while len(open_requests) < batch and (given := next(waiting, None)):
+            name, text = given
+            try:
+                constraint = Constraint(ConstraintKind.SCHEMA, text)
+                check_constraint(constraint)
+            except EngineError as error:
+                yield Outcome(name, REFUSED, str(error))
+                continue
+            prompt = Prompt("Write an example.", constraint=constraint)
+            request = make_request(Variant("auto", None), prompt, sampling, max_tokens)
+            open_requests[request.request_id] = (name, text, [])
+            engine.submit(request, outbox)
+        if not open_requests:
+            return
+        event = outbox.get(_PATIENCE_S)
+        if event is None:
+            raise EngineError(f"no round for {_PATIENCE_S} s: {[name for name, *_ in open_requests.values()]}")
+        if (request_id := getattr(event, "request_id", None)) in open_requests:
+            open_requests[request_id][2].append(event)
+            if isinstance(event, Finished):
+                yield _outcome(*open_requests.pop(request_id))
+
+
+def _outcome(name: str, schema: str, events: list[Event]) -> Outcome:
+    last = events[-1]
+    assert isinstance(last, Finished)
+    if last.reason is FinishReason.EOS:
+        text = "".join(event.text for event in events if isinstance(event, Round)) + last.tail
+        if wrong := _problem(text, json.loads(schema, parse_float=Decimal)):
+            return Outcome(name, INVALID, f"{wrong}: {text}")
+    return Outcome(name, last.reason, last.message)
+
+
+def _problem(text: str, schema: dict[str, Any]) -> str | None:
+    """Why a text does not follow a schema; None if it does."""
+    kind = validator_for(schema, default=Draft202012Validator)
+    try:
+        kind.check_schema(schema)
+        kind(schema, registry=Registry()).validate(json.loads(text, parse_float=Decimal))
+    except (ValueError, SchemaError, ValidationError, re.error) as error:
+        return f"{type(error).__name__}: {error.args[0]}"
+    except InvalidOperation:  # whether a number such as 1e1000000 is a multiple
+        return None
+    return None
 
 
 def main() -> None:
     """Run and print how the replies ended."""
-    parser = argparse.ArgumentParser(description="replies to random schemas validate")
+    parser = argparse.ArgumentParser(description="replies to JSON schemas validate")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--target", default="smollm2-135m")
-    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--count", type=int, default=1000, help="of random schemas, without files")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--max-tokens", type=int, default=96)
+    parser.add_argument("--results", type=Path)
     given = parser.parse_args()
-    with running(EngineConfig(given.target, slots=4)) as (engine, *_):
-        for number in range(0, given.count, 100):
-            print(number, dict(check_replies(engine, given.seed + number, min(100, given.count - number))), flush=True)
+    known = set()
+    if given.results and given.results.exists():
+        known = {json.loads(line)["name"] for line in given.results.read_text().splitlines()}
+    schemas = [*(stored_schemas(given.files) if given.files else random_schemas(given.seed, given.count))]
+    random.Random(given.seed).shuffle(schemas)
+    left = (each for each in schemas if each[0] not in known)
+    ended: Counter[str] = Counter()
+    with running(EngineConfig(given.target, slots=given.batch)) as (engine, *_):
+        for outcome in ask_all(engine, left, given.batch, given.max_tokens):
+            ended[outcome.ended] += 1
+            if given.results:
+                with given.results.open("a") as out:
+                    print(json.dumps(asdict(outcome)), file=out)
+            if outcome.ended not in ENDS:
+                print(outcome, file=sys.stderr)
+            if ended.total() % 100 == 0:
+                print(dict(ended), flush=True)
+    print(dict(ended))
+    sys.exit(any(end not in ENDS for end in ended))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,9 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
+from specchat.engine.message import Message
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Message, Request
+from specchat.engine.request import Request
 
 
 @dataclass(frozen=True, slots=True)

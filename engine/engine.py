@@ -22,9 +22,10 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import ClosingError, EngineError, check, check_system
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.message import Message
 from specchat.engine.outbox import Outbox
 from specchat.engine.registry import unknown_drafter
-from specchat.engine.request import AUTO, Message, Request, check_gamma
+from specchat.engine.request import AUTO, Request, check_gamma
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import texts_of
 from specchat.engine.sequence.grammar import check_constraint

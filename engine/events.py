@@ -11,8 +11,8 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from specchat.engine.constraint import Constraint
-from specchat.engine.request import Sampling
 from specchat.engine.round import Call, Round
+from specchat.engine.sampling_settings import Sampling
 
 
 class FinishReason(StrEnum):

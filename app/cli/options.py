@@ -18,11 +18,10 @@ from specchat import engine
 from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import without_password
-from specchat.app.settings.settings import AUTO, DRAFTERS, TABLE
+from specchat.app.settings.settings import AUTO, TABLE
 from specchat.app.settings.settings_file import KINDS
 from specchat.engine import MODEL, TOPICS, Applies, Setting
 
-CORE_DRAFTERS = [name for name in DRAFTERS if name == AUTO or not engine.DRAFTERS[name].research]
 DOCUMENTATION = (
     "Documentation: the docs folder of the source repository (keys, command line, settings, models, server, "
     "benchmarks, theory, kernels, GPU)."
@@ -95,9 +94,7 @@ def _text(file: str) -> str:
 
 def _option(each: Setting) -> Any:
     """The option of a setting."""
-    sign = {"drafter": "|".join(CORE_DRAFTERS), "gamma": f"N|{AUTO}"}.get(
-        each.name, each.sign or "|".join(each.choices)
-    )
+    sign = f"N|{AUTO}" if each.name == "gamma" else each.sign or "|".join(each.choices)
     special = {"draft": list[str], "gamma": _gamma, "thinking": bool, "keep_cache": bool}
     kind = special.get(each.name, KINDS[each.type])
     return table(each.topic or None, **{each.name: (kind, None if kind is bool else sign, each.help)})[each.name]

@@ -32,11 +32,12 @@ THINKING: dict[str, bool | str | None] = {
 }  # fmt: skip
 """Values of the thinking switch of a chat template; auto leaves it to the template."""
 ON_OFF = ("on", "off")
-_LARGEST = {
-    "temperature": 5, "repetition_penalty": 10, "dry_multiplier": 10, "dry_base": 10, "dry_allowed_length": 1000,
-    "slots": 1024,
+_RANGES = {
+    "temperature": (5, "from 0 (greedy) to 5"), "repetition_penalty": (10, "from 0.01 to 10 (1 is off)"),
+    "dry_multiplier": (10, "from 0 (off) to 10"), "dry_base": (10, "from 1 to 10"),
+    "dry_allowed_length": (1000, "from 1 to 1000"), "slots": (1024, "from 1 to 1024"),
 }  # fmt: skip
-"""Largest useful values: larger ones are typing mistakes, as 9.5 for 0.95."""
+"""Largest useful values, and the ranges in words: larger values are typing mistakes, as 9.5 for 0.95."""
 NO_CHAT = (
     "{} reads one text and holds no conversation: ask it with specchat ask, or choose another model (/model, --target)"
 )
@@ -51,6 +52,9 @@ def _adapted(each: engine.Setting) -> engine.Setting:
     """A setting of the engine as it is written in the app: texts may be empty, and None is the model's own value."""
     if each.default is MISSING:
         return replace(each, default=DEMONSTRATION)
+    if each.rule is not None and each.name in _RANGES:
+        (largest, words), holds = _RANGES[each.name], each.rule.holds
+        each = replace(each, rule=each.rule._replace(words=words, holds=lambda x: holds(x) and x <= largest))
     if each.kind in ("str | None", "Path | None"):
         return replace(each, kind="str", default="")
     if each.name == "drafter":
@@ -130,10 +134,7 @@ class Settings(_Fields):  # type: ignore[misc]
             raise SettingsError("target is empty: name a preset, a hub id, a folder or a GGUF file")
         try:
             for name in _CHECKED:
-                TABLE[name].check(name, getattr(self, name))
-            for name, largest in _LARGEST.items():
-                if (number := getattr(self, name)) is not None and number > largest:
-                    raise SettingsError(f"{name.replace('_', '-')} is {number:g}: it must be at most {largest}")
+                TABLE[name].check(name.replace("_", "-"), getattr(self, name))
             if self.drafter == "model" and not self.draft:
                 raise SettingsError("drafter model needs a draft model: name one with --draft")
             if self.drafter == "merged" and "," not in self.draft:
@@ -151,7 +152,7 @@ class Settings(_Fields):  # type: ignore[misc]
         """The settings with a model's own sampling settings where they have none."""
         values = {name: getattr(own, name) for name, value in self._shared_with(Sampling).items() if value is None}
         return replace(
-            self, **{name: min(value, _LARGEST[name]) if name in _LARGEST else value for name, value in values.items()}
+            self, **{name: min(value, _RANGES[name][0]) if name in _RANGES else value for name, value in values.items()}
         )
 
     def sampling(self) -> Sampling:
@@ -185,7 +186,7 @@ class Settings(_Fields):  # type: ignore[misc]
 
 TABLE = settings_of(Settings)
 """All settings by name."""
-_CHECKED = (*(name for name in TABLE if name not in OF_ENGINE), "drafter", "cache_type")
+_CHECKED = (*(name for name in TABLE if name not in OF_ENGINE), *_RANGES, "drafter", "cache_type")
 """Settings that are checked here; the engine checks the others."""
 OF_MODEL = {"draft", "drafter", "gamma", "system"} | settings_of(Sampling).keys() - {"seed"}
 """Settings that are stored for a target (`settings_file.PROFILES`): what is good for one is not for all."""

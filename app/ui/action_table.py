@@ -35,6 +35,7 @@ class Action:
     """Path of a value from `Actions`: the action is available while this is true."""
 
     keys: str = ""
+    """A single letter works in a replay; of the second section while the details are shown."""
     priority: str = ""
     """Keys that work even where the composer uses them."""
     label: str = ""
@@ -46,7 +47,7 @@ class Action:
     """Section of the help screen that lists its keys."""
 
     title: str = ""
-    """Name in the command palette; empty if it is not listed."""
+    """Name in the command palette; by default its slash command or its name."""
     each: bool = False
     """Whether the palette lists it once for each possible argument."""
 
@@ -68,10 +69,10 @@ class Action:
     def bindings(self) -> Iterator[Binding]:
         """Its keys; with priority first."""
         label = self.label or self.name.replace("-", " ")
-        action = f"screen.detail('{self.name}')" if self.help == DETAILS else f"app.run('{self.name}')"
         show = self.footer > 0
         for keys, priority in ((self.priority, True), (self.keys, False)):
             if keys:
+                action = f"screen.letter('{self.name}')" if len(keys) == 1 else f"app.run('{self.name}')"
                 display = self.key_display if show else None
                 yield Binding(keys, action, label, show, display, priority=priority, id=f"chat.{self.name}")
                 show = False
@@ -79,7 +80,7 @@ class Action:
 
 _SETTINGS = (
     Action("context", "prompt.context", "context: size, use, what happens when full", place=CHAT, priority="alt+c",
-        keys="c", title="Context", slash="context N|WHAT"),
+        title="Context", slash="context N|WHAT"),
     Action("models", "models.command", "target and draft models: load, download, unload", place=CHAT,
         keys="ctrl+backslash,alt+m", footer=15, title="Models", slash="model TARGET DRAFT"),
     Action("cache", "views.cache", "what the cache holds, by chat", place=CHAT, priority="alt+k", title="Cache",
@@ -92,7 +93,7 @@ _SETTINGS = (
     Action("controls", "views.controls", "controls: γ, drafter, sampling, presets", place=CHAT, keys="ctrl+o,f9",
         key_display="^o", footer=14, title="Controls", slash="controls"),
     Action("greedy", "controls.toggle_greedy", "temperature 0, or back to what it was", place=CHAT, priority="alt+g",
-        keys="g", title="Greedy"),
+        title="Greedy"),
     Action("preset", "controls.use_preset", "set all controls to a saved preset", place=CHAT, title="Preset", each=True,
         slash="preset NAME"),
     Action("save-preset", "controls.save_preset", "save all controls as a preset", slash="save NAME", needs=True),
@@ -100,7 +101,6 @@ _SETTINGS = (
 
 _MESSAGES = (
     Action("candidates", "candidates.command", "N replies to one prompt, to pick from", slash="candidates N PROMPT"),
-    Action("several-replies", "candidates.begin", "2 to 8 replies to one prompt", place=CHAT, title="Several replies"),
     Action("pick-reply", "candidates.show", "show the replies to one prompt again", place=CHAT,
         when="candidates.prompts", title="Pick a reply"),
     Action("stop", "messages.stop", "stop the reply; its text is kept", place=CHAT, when="screen.stoppable",
@@ -121,14 +121,12 @@ _MESSAGES = (
     ),
     Action("search", "chats.search", "search all chats", place=CHAT, priority="ctrl+k", footer=11, title="Search",
         slash="search WORDS"),
-    Action("attach", "prompt.attach", "send a text file with the prompt, like @PATH in it", slash="attach PATH",
-        needs=True),
-    Action("attach-a-file", "prompt.begin_mention", "send a text file with the prompt", place=CHAT,
-        title="Attach a file"),
+    Action("attach", "prompt.attach", "send a text file with the prompt, like @PATH in it", place=CHAT,
+        title="Attach a file", slash="attach PATH"),
     Action("attachments", "prompt.attachments", "attached files and pastes: open, expand, remove", place=CHAT,
-        priority="alt+a", keys="a", title="Attachments", slash="attachments"),
+        priority="alt+a", title="Attachments", slash="attachments"),
     Action("editor", "prompt.edit", "write the prompt in your own editor (VISUAL, EDITOR)", place=CHAT,
-        priority="alt+e", keys="e", title="Editor", slash="editor"),
+        priority="alt+e", title="Editor", slash="editor"),
     Action("system", "prompt.system", "system prompt of this chat: a saved one, a text, or off", place=CHAT,
         title="System prompt", slash="system NAME|TEXT|off"),
     Action("schema", "prompt.schema", "replies of this chat follow the JSON schema in a file", place=CHAT,
@@ -161,13 +159,13 @@ _READING = (
     Action("markdown", "views.toggle_markdown", "replies as Markdown, also while they are written, or token by token",
         keys="ctrl+t,f5", title="Markdown", slash="markdown"),
     Action("open-a-link", "replies.open_link", "open a link of the visible replies; a click does too", priority="alt+o",
-        keys="o", title="Open link", slash="open N"),
+        title="Open link", slash="open N"),
     Action("think", "replies.think", "whether the model thinks in this chat, or how much",
         slash="thinking auto|on|off|…"),
     Action("switch-thinking", "replies.switch_thinking", "switch thinking on or off in this chat", place=CHAT,
         title="Thinking"),
     Action("thinking", "views.toggle_thoughts", "show or fold the thinking of replies; a click does too",
-        priority="alt+t", keys="t", title="Thoughts", slash="thoughts"),
+        priority="alt+t", title="Thoughts", slash="thoughts"),
     Action("rejected", "views.next_rejected",
         "rejected drafts of finished replies: folded (┊; a click unfolds one), in place, or hidden", keys="ctrl+r,f4",
         title="Rejected tokens"),
@@ -183,13 +181,13 @@ _READING = (
     Action("side-by-side", "comparison.side_by_side", "one prompt in two setups, timed fairly", when="make_duet",
         priority="ctrl+y", keys="f11", label="side by side", title="Side by side"),
     Action("jump", "views.jump", "show a letter next to each visible message: press one to go there",
-        keys="ctrl+right_square_bracket,apostrophe,alt+j"),
+        keys="ctrl+right_square_bracket,alt+j"),
     Action("export", "replies.export", "write the chat to a file", when="screen.conversation.prompts", title="Export",
         each=True, slash="export " + "|".join(FORMATS), needs=True),
 )  # fmt: skip
 
 _DETAILS = tuple(
-    replace(action, help=DETAILS)
+    replace(action, help=DETAILS, when="" if action.title else "screen.inspection.shown")
     for action in (
         Action("step", "screen.stepping.step", "the next part of a round: drafted, judged, complete", keys="s",
             footer=4),
@@ -234,7 +232,7 @@ _APP = (
     Action("keys", "views.keys", "the keys that work here, and their names in the settings file", keys="question_mark",
         key_display="?", footer=21),
     *(
-        Action(f"copy-code-{n}", "replies.copy_code", args=(n,), priority=f"alt+{n}", keys=f"{n}")
+        Action(f"copy-code-{n}", "replies.copy_code", args=(n,), priority=f"alt+{n}")
         for n in range(1, 10)
     ),
     Action("quit", "app.exit", "quit; everything is stored", title="Quit"),

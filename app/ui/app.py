@@ -153,11 +153,13 @@ class SpecChat(App[None]):
         self.call_after_refresh(self._load)
 
     async def on_event(self, event: TextualEvent) -> None:
-        """Hold keys and pastes until the composer has the focus."""
-        if self._typed_early is not None and isinstance(event, Key | Paste):
-            self._typed_early.append(event)
-        else:
-            await super().on_event(event)
+        """Hold keys and pastes until the composer has the focus; later ones go there if nothing else uses them."""
+        if isinstance(event, Key | Paste) and not event.is_forwarded:
+            if self._typed_early is not None:
+                self._typed_early.append(event)
+                return
+            self.chat_screen.take_input(event)
+        await super().on_event(event)
 
     async def _take_early(self) -> None:
         """Process the input that was held."""

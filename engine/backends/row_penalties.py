@@ -8,7 +8,7 @@ from ctypes import _Pointer, pointer
 
 from specchat.engine.kernels.round import TextMemory
 from specchat.engine.kernels.structures import CPenalties
-from specchat.engine.request import Sampling
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 
 

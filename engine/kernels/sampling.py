@@ -7,7 +7,7 @@ from functools import lru_cache
 from math import inf, log
 
 from specchat.engine.kernels.structures import CSampling
-from specchat.engine.request import COLDEST, Sampling
+from specchat.engine.sampling_settings import COLDEST, Sampling
 
 
 @lru_cache(maxsize=64)

@@ -17,8 +17,9 @@ from specchat.engine.commands import Cancel, Close, Command, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.events import FinishReason, Ready
 from specchat.engine.lanes.order import Order, next_lane
+from specchat.engine.message import Message
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Message, Request
+from specchat.engine.request import Request
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assemble, Assembly

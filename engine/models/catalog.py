@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.models.recommendation import Recommendation
-from specchat.engine.request import Sampling
+from specchat.engine.sampling_settings import Sampling
 
 BYTES_PER_PARAMETER = 2
 """bfloat16, the default precision of stored and running models."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.checkpoint import read_json
-from specchat.engine.request import SAMPLING_NUMBERS, Sampling
+from specchat.engine.sampling_settings import SAMPLING_NUMBERS, Sampling
 from specchat.engine.settings import settings_of
 
 FILE = "generation_config.json"

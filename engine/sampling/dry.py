@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.request import Sampling
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 
 _LONGEST = 128

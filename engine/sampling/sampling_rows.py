@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
-from specchat.engine.request import COLDEST, Sampling
+from specchat.engine.sampling_settings import COLDEST, Sampling
 
 _SMALL_TOP_K = 64
 """Largest top-k for which a graph selects the largest logits first."""

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.request import Sampling
 from specchat.engine.sampling.rng import Stream, uniform
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 
 OFF = 1.0

@@ -11,8 +11,10 @@ from typing import Any
 
 from specchat.engine.constraint import Constraint, ConstraintKind
 from specchat.engine.errors import check
-from specchat.engine.request import ANY_TOOL, SOME_TOOL, Request, Tool
+from specchat.engine.message import Tool
+from specchat.engine.request import ANY_TOOL, SOME_TOOL, Request
 from specchat.engine.sequence.call_parser import find_call_format
+from specchat.engine.sequence.json_schema import simplified
 from specchat.engine.sequence.template_traits import SAMPLE_ARGUMENTS, SAMPLE_CALL, traits_of
 
 Literal = Callable[[str], str]
@@ -146,7 +148,7 @@ class _Grammar:
 
 
 def _value(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, **_LINE})}"
+    return f"%json {json.dumps({**simplified(schema), **_LINE})}"
 
 
 def call_constraint(request: Request, tokenizer: Any, is_control: Callable[[int], bool]) -> Constraint | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
-from specchat.engine.request import Tool
+from specchat.engine.message import Tool
 from specchat.engine.round import Call
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.reply_formats import ReplyFormat, find_format

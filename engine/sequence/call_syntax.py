@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from specchat.engine.request import Tool
+from specchat.engine.message import Tool
 
 
 class ReadCall(NamedTuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from specchat.engine.constraint import FIELD, Constraint, ConstraintKind
 from specchat.engine.errors import EngineError, check
-from specchat.engine.sequence.json_schema import is_finite, read_schema
+from specchat.engine.sequence.json_schema import is_finite, read_schema, simplified
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -31,6 +31,8 @@ _PLAIN = {
     ".*Too many items.*":
         "cannot be used: no finite text follows it, or it takes too much work: "
         "give each part that recurs an alternative that ends",
+    ".*(?:too many (?:expressions|states)|too big|schema too large|fuel|precomputation failed|level exceeded).*":
+        "takes too much work: shorten it, above all its patterns and repetitions",
 }  # fmt: skip
 """What a constraint does, for reasons from llguidance that do not say what to do."""
 
@@ -71,7 +73,7 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
     from llguidance.gbnf_to_lark import any_to_lark
 
     if constraint.kind is ConstraintKind.SCHEMA:
-        made = LLMatcher.grammar_from_json_schema(constraint.text, _JSON)  # type: ignore[arg-type]
+        made = LLMatcher.grammar_from_json_schema(simplified(read_schema(constraint.text)), _JSON)  # type: ignore[arg-type]
     elif constraint.kind is ConstraintKind.REGEX:
         made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
     elif constraint.kind is ConstraintKind.CALL:

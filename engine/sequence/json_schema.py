@@ -1,27 +1,121 @@
-"""JSON schemas: reading one, and whether some finite value satisfies it."""
+"""JSON schemas: reading one, the form that llguidance takes, and whether some finite value satisfies it."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import combinations
 from typing import Any
 
 from specchat.engine.constraint import FIELD
 from specchat.engine.errors import EngineError, check, first_line
+
+_FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+"""Those that llguidance knows; any other one is a remark, as it is for validators."""
+_NO_DEMAND = {"uniqueItems": False, "propertyNames": {"type": "string"}}
+"""Keywords that llguidance does not know, with a value at which they forbid nothing."""
+_DATA = ("const", "enum", "default", "examples")
+"""Keywords whose values hold no schemas."""
+_NAMES = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose values have a schema for each name."""
+_OLD = r"http://json-schema\.org/draft-0[0-3]/.*"
 
 
 def read_schema(text: str) -> dict[str, Any]:
     """Read a JSON schema.
 
     Raises:
-        EngineError: it is not a JSON object.
+        EngineError: it is not a JSON object, or of a draft before 4.
     """
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise EngineError(f"the JSON schema is not JSON ({first_line(error)}): correct it", FIELD) from None
     check(isinstance(schema, dict), 'the JSON schema is no object: write one such as {"type": "object"}', FIELD)
+    old = re.fullmatch(_OLD, str(schema.get("$schema")))
+    check(not old, "the JSON schema is of draft 3 or older: write it in draft 4 or a later one", FIELD)
     return dict(schema)
+
+
+def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The same schema without remarks, and with anyOf for each oneOf whose options exclude each other.
+
+    llguidance does not follow references to see that they do, which are the form of tagged unions.
+
+    Raises:
+        EngineError: it is nested too deeply.
+    """
+
+    def of(part: Any, *, names: bool = False) -> Any:
+        if isinstance(part, list):
+            return [of(each) for each in part]
+        if not isinstance(part, dict):
+            return part
+        if names:
+            return {name: of(each) for name, each in part.items()}
+        made = {key: value if key in _DATA else of(value, names=key in _NAMES) for key, value in part.items()}
+        made = {key: value for key, value in made.items() if not _is_remark(key, value)}
+        if "oneOf" in part and "anyOf" not in part and _exclusive(schema, part["oneOf"]):
+            made = {"anyOf" if key == "oneOf" else key: value for key, value in made.items()}
+        return made
+
+    try:
+        return dict(of(schema))
+    except RecursionError:
+        raise EngineError("the JSON schema is nested too deeply: put parts of it under $defs", FIELD) from None
+
+
+def _is_remark(key: str, value: Any) -> bool:
+    """Whether a keyword with this value forbids nothing, while llguidance does not know it."""
+    if key == "format":
+        return isinstance(value, str) and value not in _FORMATS
+    return key in _NO_DEMAND and value == _NO_DEMAND[key]
+
+
+def _exclusive(schema: Any, options: Any) -> bool:
+    """Whether it is plain that no value satisfies two of these options: by type, or by the text of some property."""
+    if not isinstance(options, list):
+        return False
+    found = [_resolved(schema, each) for each in options]
+    with suppress(TypeError, AttributeError):  # a part is not valid, which llguidance finds
+        return all(_apart(schema, one, other) for one, other in combinations(found, 2))
+    return False
+
+
+def _apart(schema: Any, one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether no value satisfies both of two parts of a schema."""
+    if _disjoint(_types(one), _types(other)) or _disjoint(_texts(schema, one), _texts(schema, other)):
+        return True
+    if not _types(one) == _types(other) == {"object"}:
+        return False
+    tags = {*one.get("required", ()), *other.get("required", ())}
+    pairs = ([_texts(schema, each.get("properties", {}).get(tag)) for each in (one, other)] for tag in tags)
+    return any(_disjoint(*pair) for pair in pairs)
+
+
+def _disjoint(one: set[str], other: set[str]) -> bool:
+    return bool(one and other) and not one & other
+
+
+def _types(part: Mapping[str, Any]) -> set[str]:
+    """Types of the values of a part; empty if they are not stated."""
+    stated = part.get("type", [])
+    return {"number" if each == "integer" else each for each in ([stated] if isinstance(stated, str) else stated)}
+
+
+def _texts(schema: Any, part: Any) -> set[str]:
+    """The values of a part if all of them are texts; empty if they are not stated, or are others."""
+    part = _resolved(schema, part)
+    stated = [part["const"]] if "const" in part else part.get("enum", [])
+    return set(stated) if all(isinstance(each, str) for each in stated) else set()
+
+
+def _resolved(schema: Any, part: Any) -> dict[str, Any]:
+    """A part of a schema, or what it refers to; an empty one if that is no object."""
+    found = _target(schema, part["$ref"]) if isinstance(part, dict) and isinstance(part.get("$ref"), str) else part
+    return found if isinstance(found, dict) else {}
 
 
 def is_finite(schema: Mapping[str, Any]) -> bool:

@@ -9,7 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.request import KEEP_ENDS, STOP, Message, Request
+from specchat.engine.message import Message
+from specchat.engine.request import KEEP_ENDS, STOP, Request
 from specchat.engine.sequence.chat_prompt import encode_chat
 
 REPLY_SHARE = 4

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request, Sampling
+from specchat.engine.request import DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.repetition import Repetition
 from specchat.engine.sequence.row_constraint import RowConstraint

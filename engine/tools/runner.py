@@ -17,8 +17,9 @@ from specchat.engine.errors import EngineError, check
 from specchat.engine.events import Event, Finished, FinishReason, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import AUTO, Request, Sampling, gamma_text
+from specchat.engine.request import AUTO, Request, gamma_text
 from specchat.engine.round import Round
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.prompts import Prompt
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.tools.distill.text import own_questions, read_prompts
+from specchat.engine.tools.distill.text import own_questions, read_turns, scripts_of
 
 QUESTION, ANSWER, OPENING = range(3)
 """Numbers of the parts of the chat template around a turn of the target: the first precedes a later user turn, the
@@ -38,7 +38,7 @@ def parts_of(file: Path, model: LoadedModel, device: torch.device) -> Parts:
     """Encode a file of prompts.
 
     Args:
-        file: as `engine.tools.distill.text.read_prompts` reads it.
+        file: as `engine.tools.distill.text.read_turns` reads it.
         model: the target.
         device: of the tensors.
 
@@ -50,7 +50,7 @@ def parts_of(file: Path, model: LoadedModel, device: torch.device) -> Parts:
     # What follows a turn begins with the end of that turn, which the target has written itself.
     given: list[Sequence[int]] = [question[1:], answer[1:], own.prompt]
     following, firsts = [-1] * 3, []
-    for script in read_prompts(file, model.tokenizer, model.name, _LONGEST):
+    for script in scripts_of(read_turns(file), model.tokenizer, model.name, _LONGEST):
         firsts.append(len(given))
         texts = [script.prompt, *(part[1:] for part in script.follow_ups if len(part) <= _LONGEST)]
         following += [len(given) + i + 1 for i in range(len(texts) - 1)] + [-1]

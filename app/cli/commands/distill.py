@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from specchat.app.cli import options
@@ -71,25 +72,24 @@ def distill(
     """
     from specchat.app.chat.learning_text import write_chats
     from specchat.app.storage.store import Store
-    from specchat.engine.tools.distill import COUNTED, DistillOptions
+    from specchat.engine.tools.distill import COUNTED, DistillOptions, read_turns
     from specchat.engine.tools.distill import distill as run
 
     for name in ("minutes", "prompts") if "text" in given and given.get("kind") == COUNTED else ():
         if name in given:
             raise UsageError(f"--{name} contradicts --text, which is counted as it is: leave one of them out")
-    file = out / ".chats.jsonl" if chats else None
-    chosen = DistillOptions(models=models_folder(), out=out, chats=file, **{"target": DEFAULT_PRESET, **given})
-    try:
-        with explained(f"{out} cannot be written", AppError):
-            if file is not None:
-                with Store(database_file()) as store:
-                    warn(store.notice)
-                    write_chats(store, chosen.target, file)
-            with pull_progress(as_json=as_json) as progress:
-                made = run(chosen, progress)
-    finally:
+    values = {"target": DEFAULT_PRESET, **given}
+    if "prompts" in given:
+        values["prompts"] = read_turns(given["prompts"])
+    with TemporaryDirectory(prefix="specchat-") as folder:
+        file = Path(folder) / "chats.jsonl" if chats else None
+        chosen = DistillOptions(models=models_folder(), out=out, chats=file, **values)
         if file is not None:
-            file.unlink(missing_ok=True)
+            with Store(database_file()) as store:
+                warn(store.notice)
+                write_chats(store, chosen.target, file)
+        with explained(f"{out} cannot be written", AppError), pull_progress(as_json=as_json) as progress:
+            made = run(chosen, progress)
     if as_json:
         figures = {"before": made.before, "after": made.reached}
         print(json.dumps({each: reached["greedy"].emitted_per_round for each, reached in figures.items() if reached}))

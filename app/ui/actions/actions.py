@@ -109,21 +109,32 @@ class Actions(ActionScope):
             self.screen.widgets.composer.take_back([text])
 
     def palette(self, screen: Screen[object]) -> Iterator[SystemCommand]:
-        """Entries of the command palette on this screen."""
+        """Entries of the command palette on this screen: in the chat, all actions that have a description."""
         listed = [ACTIONS[name] for name in ("save-the-screen", "theme", "quit")]
         if isinstance(screen, SideScreen):
             yield from screen.commands()
         elif isinstance(screen, ChatScreen):
-            listed = [action for action in ACTIONS.values() if action.title and self.available(action.name)]
+            listed = [action for action in ACTIONS.values() if action.about and self.available(action.name)]
         for action in listed:
             about = action.about[0].upper() + action.about[1:]
             if action.keys or action.priority:
                 about = f"{about} · {key_names(self.app, f'chat.{action.name}', 1)}"
             if action.each:
-                for word in self._words()[action.command]():
-                    yield SystemCommand(f"{action.title} {word}", about, partial(self.run, action, word))
+                for word in self._words()[action.command]() or [""]:
+                    yield SystemCommand(f"{action.title} {word}".strip(), about, partial(self.run, action, word))
+            elif action.slash and not action.title:
+                if not self.replaying:  # which has no composer
+                    yield SystemCommand(action.slash, about, partial(self._write, action))
             else:
-                yield SystemCommand(action.title, about, partial(self.run, action))
+                yield SystemCommand(action.title or action.name.capitalize(), about, partial(self.run, action))
+
+    def _write(self, action: Action) -> None:
+        """Put a slash command into the composer, before the text there, or run it if it takes no argument."""
+        if action.takes:
+            self.screen.put(f"/{action.command} {self.screen.typed}")
+            self.screen.panes.show("chat")
+        else:
+            self.run(action)
 
     def _words(self) -> slash.Words:
         """Possible arguments of the slash commands that take a word."""

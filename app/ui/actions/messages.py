@@ -288,10 +288,6 @@ class CandidateActions(ActionGroup):
             raise UsageError(f"/candidates takes a number from 2 to {MAX_CANDIDATES} followed by a prompt")
         self._ask(int(number), prompt[0], self._scope.effective)
 
-    def begin(self) -> None:
-        """Put the command in front of the unsent prompt."""
-        self._scope.screen.put(f"/candidates 4 {self._scope.screen.typed}")
-
     def show(self) -> None:
         """Show the replies to the latest prompt with several."""
         if not self.prompts:

@@ -39,21 +39,19 @@ class PromptActions(ActionGroup):
 
     # Attachments and the context
 
-    def attach(self, typed: str) -> None:
-        """`/attach PATH`: name the file in the prompt."""
-        name = typed.strip().strip('"')
+    def attach(self, typed: str = "") -> None:
+        """`/attach PATH`: name the file in the prompt; without a path, begin to name one: tab completes it."""
+        composer, name = self._scope.screen.widgets.composer, typed.strip().strip('"')
+        if not name:
+            row, column = composer.cursor_location
+            before = composer.document.get_line(row)[:column]
+            self._insert("@" if begun(f"{before}@") == "" else " @")
+            return
         try:
             file_attachment(name, Path(name).expanduser())
         except RuntimeError as error:  # a user without a home folder
             raise UsageError(str(error)) from None
-        self._scope.screen.widgets.composer.take_back([f"{mention(name)} "])
-
-    def begin_mention(self) -> None:
-        """Begin to name a file at the cursor; tab completes its path."""
-        composer = self._scope.screen.widgets.composer
-        row, column = composer.cursor_location
-        before = composer.document.get_line(row)[:column]
-        self._insert("@" if begun(f"{before}@") == "" else " @")
+        composer.take_back([f"{mention(name)} "])
 
     @in_background("asking")
     async def attachments(self) -> None:

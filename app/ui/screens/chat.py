@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from textual.app import ComposeResult
+from textual.events import Key, Paste
 
 from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
@@ -13,7 +14,7 @@ from specchat.app.settings.settings import CHAT as CHAT_VIEW
 from specchat.app.settings.settings import WATCH
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
-from specchat.app.ui.action_table import chat_bindings
+from specchat.app.ui.action_table import ACTIONS, DETAILS, chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, registered
 from specchat.app.ui.rendering.block_stack import FoundWord
@@ -135,6 +136,16 @@ class ChatScreen(ChatBase):
         """Put a text into the composer."""
         self.widgets.composer.put(text)
 
+    def take_input(self, event: Key | Paste) -> None:
+        """Focus the composer for text that nothing on screen uses; it then receives the event."""
+        home, text = self.widgets.composer, isinstance(event, Paste) or event.is_printable
+        idle = self.focused is None or (self.focused is self.transcript and not self.inspection.active)
+        if not text or not idle or self.widgets.replaying or not self.is_active:
+            return
+        if isinstance(event, Paste) or event.key not in self.active_bindings:
+            self.panes.select("chat")
+            self.set_focus(home)
+
     # Messages of the widgets
 
     def on_mouse_scroll_down(self) -> None:
@@ -188,13 +199,14 @@ class ChatScreen(ChatBase):
     # Actions of the widgets
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """The letters of the details work while the details are shown."""
-        if action == "detail":
-            return self.inspection.open and self.app.check_action("run", parameters)
+        """Letters of the details work while the details are shown, others in a replay."""
+        if action == "letter":
+            works = self.inspection.shown if ACTIONS[str(parameters[0])].help == DETAILS else self.widgets.replaying
+            return works and self.app.check_action("run", parameters)
         return super().check_action(action, parameters)
 
-    async def action_detail(self, name: str) -> None:
-        """Run an action of the details."""
+    async def action_letter(self, name: str) -> None:
+        """Run an action whose key is a letter."""
         await self.run_action(f"app.run('{name}')")
 
     def action_offer(self, place: int) -> None:

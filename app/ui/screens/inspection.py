@@ -39,8 +39,14 @@ class Inspection:
 
     @property
     def open(self) -> bool:
-        """Whether the inspector is shown."""
+        """Whether the inspector is open."""
         return self._screen.has_class("-inspect")
+
+    @property
+    def shown(self) -> bool:
+        """Whether the inspector is on screen: not below a tab without room for it."""
+        panes = "-pane-chat", "-pane-rounds"
+        return self.open and (not self._screen.has_class("-narrow") or any(map(self._screen.has_class, panes)))
 
     @property
     def active(self) -> bool:
@@ -82,7 +88,7 @@ class Inspection:
 
     def toggle(self) -> None:
         """Open the inspector on the selected or the last tested token; or close it if it is visible."""
-        if self.open and not self._covered:
+        if self.shown:
             self.close()
             self._screen.panes.go_home()
             return
@@ -163,16 +169,10 @@ class Inspection:
         if token.fate is not Fate.DISCARDED and detail_of(record, token) is None:
             branches.examine(self._requests, self._transcript.conversation, self.spot.reply, self.spot.token, DETAIL)
 
-    @property
-    def _covered(self) -> bool:
-        """Whether a tab without room for the inspector is selected."""
-        panes = "-pane-chat", "-pane-rounds"
-        return self._screen.has_class("-narrow") and not any(map(self._screen.has_class, panes))
-
     def _open(self) -> None:
         self._screen.add_class("-inspect")
         self._transcript.markdown = False
-        if self._covered:
+        if not self.shown:
             self._screen.panes.show("chat")
         self._transcript.focus()
         self._screen.refresh_bindings()

@@ -22,7 +22,7 @@ from specchat.engine.tools.distill.text import Conversation, Corpus, state_size
 from specchat.engine.tools.distill.work_folder import DistillOptions
 from specchat.engine.tools.evaluate.drafters import evaluate
 from specchat.engine.tools.evaluate.rounds import passes
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, read_texts
+from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, read_entries, texts_of
 
 LENGTH = 2048
 """Context of the reading target: longer texts are left out."""
@@ -78,7 +78,7 @@ def read_replies(
     """
     for shard in Corpus(corpus.folder).shards:  # of an earlier call: a chat of it may have been deleted since
         shard.unlink()
-    texts = [text for text in read_texts([file], tokenizer)[0] if text.reply]
+    texts = [text for text in texts_of(read_entries([file]), tokenizer)[0] if text.reply]
     texts = [text for text in texts if len(text.prompt) + len(text.reply) <= target.context]
     least = sum(min(len(text.prompt), _BEFORE) + len(text.reply) for text in texts)
     require_space(corpus.folder, min(least, _TOKENS) * dtype.itemsize * state_size(target), "training text")

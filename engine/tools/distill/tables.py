@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +20,7 @@ from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.research.tables import MOST, Counts, TableCard, fingerprint, save_tables
 from specchat.engine.tools.distill.work_folder import Distilled, DistillOptions
-from specchat.engine.tools.evaluate.texts import read_texts
+from specchat.engine.tools.evaluate.texts import read_entries, texts_of
 
 _PIECE = 1 << 20
 """Characters of a text that are tokenised at once."""
@@ -39,6 +40,8 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
     check(options.text, "there is nothing to count: name texts with --text")
     if options.out.exists() and (not options.out.is_dir() or any(options.out.iterdir())):
         raise EngineError(f"{options.out} is there already, and not empty: name another folder with --out")
+    for file in options.text:
+        check(os.access(file, os.R_OK), f"{file} cannot be read: give files of text")
     started = time.perf_counter()
     folder = resolve(options.target, ModelStore(options.models), progress).folder(weights=False)
     name, tokenizer = display_name(folder), load_tokenizer(folder)
@@ -61,7 +64,7 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
 def _pieces(file: Path, tokenizer: Any) -> Iterator[list[int]]:
     """Tokens of a text, in pieces of whole lines; for conversations and traces, the tokens of each reply."""
     if file.suffix in _CONVERSATIONS:
-        texts, problems = read_texts([file], tokenizer)
+        texts, problems = texts_of(read_entries([file]), tokenizer)
         check(texts, "; ".join([f"{file} has no reply to count", *problems[:1]]))
         yield from (list(text.reply) for text in texts)
         return

@@ -23,10 +23,11 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
-from specchat.engine.request import NO_DRAFTER, Request, Sampling
+from specchat.engine.request import NO_DRAFTER, Request
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import draw, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.template import render
 from specchat.engine.tools.evaluate.rounds import row_of
@@ -149,26 +150,37 @@ def own_questions(tokenizer: Any, name: str) -> Script:
     return Script(opening, (answer, question), asks=True)
 
 
-def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Script]:
-    """Read prompts from a file, one per line, as token ids ready for a reply.
+def read_turns(file: Path) -> list[list[str]]:
+    """Read the user's turns of conversations from a file, a conversation per line.
 
     Args:
-        file: UTF-8; empty lines are skipped. In a file that ends in .jsonl each line is an object whose `turns` are the
-            user's turns of one conversation; else the line is the prompt.
-        tokenizer: tokenizer of the target.
-        name: display name of the target, for errors.
-        longest: in tokens; longer prompts are skipped, as they leave no room for a reply.
+        file: UTF-8; empty lines are skipped. In a file that ends in .jsonl each line is an object with the list
+            `turns`; else the line is the only turn.
 
     Raises:
-        EngineError: the file cannot be read, a line is malformed, no prompt is short enough, or there are
-            conversations and the target has no chat template.
+        EngineError: the file cannot be read, a line is malformed, or there is none.
     """
     try:
         lines = file.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold other line separators
     except (OSError, UnicodeDecodeError) as error:
         raise EngineError(f"{file} cannot be read ({error}): give a text file with one prompt per line") from None
     numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
-    talks = [_turns(file, *each) if file.suffix == ".jsonl" else [each[1]] for each in numbered]
+    check(numbered, f"{file} has no prompt: give one per line")
+    return [_turns(file, *each) if file.suffix == ".jsonl" else [each[1]] for each in numbered]
+
+
+def scripts_of(talks: Sequence[Sequence[str]], tokenizer: Any, name: str, longest: int) -> list[Script]:
+    """The user's turns of conversations as token ids ready for a reply.
+
+    Args:
+        talks: turns of each conversation.
+        tokenizer: tokenizer of the target.
+        name: display name of the target, for errors.
+        longest: in tokens; longer prompts are skipped, as they leave no room for a reply.
+
+    Raises:
+        EngineError: no prompt is short enough, or there are conversations and the target has no chat template.
+    """
     several = any(len(turns) > 1 for turns in talks)
     answer, question = own_questions(tokenizer, name).follow_ups if several else ((), ())
     scripts = []
@@ -176,7 +188,7 @@ def read_prompts(file: Path, tokenizer: Any, name: str, longest: int) -> list[Sc
         follow_ups = (question + tuple(tokenizer.encode(turn, add_special_tokens=False)) + answer for turn in others)
         scripts.append(Script(tuple(Prompt(first).encode(tokenizer)), tuple(follow_ups)))
     fitting = [script for script in scripts if len(script.prompt) <= longest]
-    check(fitting, f"{file} has no prompt of at most {longest} tokens: give one prompt per line")
+    check(fitting, f"no prompt has at most {longest} tokens: give shorter ones")
     return fitting
 
 

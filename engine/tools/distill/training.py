@@ -25,13 +25,14 @@ from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
-from specchat.engine.request import DEFAULT_GAMMA, Sampling
+from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.tools.distill.block import Block
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
 from specchat.engine.tools.distill.replies import LENGTH, TEMPERATURES, acceptance, read_replies, split
 from specchat.engine.tools.distill.tables import count_tables
-from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, read_prompts, state_size
+from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, scripts_of, state_size
 from specchat.engine.tools.distill.trainer import Draft, Trainer
 from specchat.engine.tools.distill.work_folder import (
     COUNTED,
@@ -41,6 +42,8 @@ from specchat.engine.tools.distill.work_folder import (
     StartingDraft,
     WorkFolder,
     find_start,
+    locked,
+    require_text,
 )
 from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
@@ -101,15 +104,19 @@ def distill(options: DistillOptions, progress: Progress) -> Distilled:
     files = [] if (options.out / WORK).is_dir() else [*options.out.glob("*.json"), *options.out.glob("*.safetensors")]
     if files:
         raise EngineError(f"{options.out} holds something else already ({files[0].name}): distil into another folder")
-    device = pick_device(options.device)
-    folder = resolve(options.target, ModelStore(options.models), progress).folder()
-    model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
-    require_decoder_only(model, f"the kind {options.kind} is trained for")
-    draft, start = KINDS[options.kind](model), None
+    require_text(options.text)
+    start = None
     if options.begin is not None:
-        start = find_start(options.begin, options.out, options.kind, draft.files)
-        draft.start(start)  # refused before anything is written
-    with WorkFolder.open(options.out / WORK, model.name, model.fingerprint, options.kind) as work:
+        start = find_start(options.begin, options.out, options.kind, KINDS[options.kind].files)
+    with locked(options.out / WORK):
+        device = pick_device(options.device)
+        folder = resolve(options.target, ModelStore(options.models), progress).folder()
+        model = load_model(folder, device, pick_dtype(options.dtype, device, folder), progress)
+        require_decoder_only(model, f"the kind {options.kind} is trained for")
+        draft = KINDS[options.kind](model)
+        if start is not None:
+            draft.start(start)  # refused before anything is written
+        work = WorkFolder.of(options.out / WORK, model.name, model.fingerprint, options.kind)
         if start is not None:
             work.keep_start(start, draft.files)
         return _train(options, draft, work, progress)
@@ -119,7 +126,7 @@ def _train(options: DistillOptions, draft: Draft, work: WorkFolder, progress: Pr
     """Write text, train, evaluate, and save the draft."""
     start = draft.start(work.start) if work.start else None
     learn, held = split(options.chats, work.folder) if options.chats else (None, None)
-    corpus = Corpus(work.folder, [work.require_text(folder) for folder in options.text])
+    corpus = Corpus(work.folder, [work.text_of(folder) for folder in options.text])
     resumed = work.checkpoint.is_file()
     if learn is not None:
         _read_chats(options, learn, draft, corpus, work, progress)
@@ -205,7 +212,7 @@ def write_text(options: DistillOptions, draft: Draft, corpus: Corpus, work: Work
     if options.prompts is None:
         scripts = [own_questions(model.tokenizer, model.name)]
     else:
-        scripts = read_prompts(options.prompts, model.tokenizer, model.name, length // 2)
+        scripts = scripts_of(options.prompts, model.tokenizer, model.name, length // 2)
         if any(script.follow_ups for script in scripts):
             length = min(_LONG, model.context)
     target = make_runner(model, _ROWS[model.device.type] * _LENGTH // max(length, _LENGTH), length, 0, draft.taps)

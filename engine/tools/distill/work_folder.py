@@ -6,7 +6,7 @@ import filecmp
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ WORK = ".work"
 _STATE = "distill.json"
 _START = "from"
 """Subfolder with a copy of the draft that the training started from."""
+_WITHOUT_TEXT = {"lock", _STATE, _START, f"{_START}.part"}
+"""What a work folder holds before there is any text or training."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,8 @@ class DistillOptions:
     kind: str = DEFAULT_KIND
     """eagle, medusa, block, pass or bigram."""
     minutes: float = 120.0
-    prompts: Path | None = None
-    """File of prompts (`engine.tools.distill.text.read_prompts`); without it the target writes the user turns too."""
+    prompts: Sequence[Sequence[str]] | None = None
+    """User turns of conversations (`engine.tools.distill.text.read_turns`); without, the target writes these too."""
     begin: str | None = None
     """Finished draft that the training starts from (`find_start`)."""
     chats: Path | None = None
@@ -93,6 +95,46 @@ class Distilled:
     """Acceptance of the starting draft, if measured on held-out chats; the rate at temperature 1 is Σ min(p, q)."""
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a work folder, creating it if needed; remove it again if the block fails before it holds any text.
+
+    Raises:
+        EngineError: another process holds it, it cannot be created, or the disk is full.
+    """
+    from filelock import FileLock, Timeout
+
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    with disk_errors(folder, "distilling"):
+        make_folder(folder)
+        with errors_as(lambda _: f"another specchat is distilling into {folder.parent}: wait for it", Timeout):
+            lock = FileLock(folder / "lock").acquire(timeout=0)
+    with lock:
+        try:
+            yield
+        except BaseException:
+            if missing and {file.name for file in folder.iterdir()} <= _WITHOUT_TEXT:
+                shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # another process may have put something there
+                for each in missing[1:]:
+                    each.rmdir()
+            raise
+
+
+def require_text(folders: Sequence[Path]) -> None:
+    """Check that distillations have written text into these folders.
+
+    Raises:
+        EngineError: one has none.
+    """
+    for folder in folders:
+        if not (folder / WORK / _STATE).is_file():
+            raise EngineError(
+                f"{folder} holds no text that specchat distill wrote: name folders that it made, or count texts with "
+                f"--kind {COUNTED}"
+            )
+
+
 @dataclass(slots=True)
 class WorkFolder:
     """A work folder and its state."""
@@ -105,9 +147,8 @@ class WorkFolder:
     """Seconds spent on writing text, in all calls."""
 
     @classmethod
-    @contextmanager
-    def open(cls, folder: Path, target: str, fingerprint: str, kind: str = DEFAULT_KIND) -> Iterator[WorkFolder]:
-        """Lock the work folder, creating it if needed.
+    def of(cls, folder: Path, target: str, fingerprint: str, kind: str = DEFAULT_KIND) -> WorkFolder:
+        """The work folder of a distillation, which is locked; continues an earlier one.
 
         Args:
             folder: the work folder.
@@ -116,31 +157,19 @@ class WorkFolder:
             kind: kind of the draft.
 
         Raises:
-            EngineError: the folder belongs to another target or kind, another process holds it, or the disk is full.
+            EngineError: the folder belongs to another target or kind, or the disk is full.
         """
-        from filelock import FileLock, Timeout
+        work = cls(folder, target, fingerprint, kind)
+        work.spend(work._stored_seconds() if (folder / _STATE).is_file() else 0.0)
+        return work
 
-        with disk_errors(folder, "distilling"):
-            make_folder(folder)
-            with errors_as(lambda _: f"another specchat is distilling into {folder.parent}: wait for it", Timeout):
-                lock = FileLock(folder / "lock").acquire(timeout=0)
-        with lock:
-            work = cls(folder, target, fingerprint, kind)
-            work.spend(work._stored_seconds() if (folder / _STATE).is_file() else 0.0)
-            yield work
-
-    def require_text(self, folder: Path) -> Path:
+    def text_of(self, folder: Path) -> Path:
         """Work folder of another distillation, to read its text.
 
         Raises:
-            EngineError: it does not exist, is this one, or belongs to another target or kind.
+            EngineError: it is this one, or belongs to another target or kind.
         """
         other = WorkFolder(folder / WORK, self.target, self.fingerprint, self.kind)
-        if not (other.folder / _STATE).is_file():
-            raise EngineError(
-                f"{folder} holds no text that specchat distill wrote: name folders that it made, or count texts with "
-                f"--kind {COUNTED}"
-            )
         if other.folder.resolve() == self.folder.resolve():
             raise EngineError(f"the text of {folder} is read anyway, as the draft goes there: leave it out of --text")
         other._stored_seconds()

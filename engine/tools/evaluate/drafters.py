@@ -14,12 +14,21 @@ from specchat.engine.errors import check
 from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.registry import unknown_drafter
-from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request, Sampling
+from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.stats.theory import speedup_of_rounds
 from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way, finish, read
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Interval, Text, by_category, interval, select
+from specchat.engine.tools.evaluate.texts import (
+    EvaluateOptions,
+    Interval,
+    Text,
+    by_category,
+    interval,
+    read_entries,
+    select,
+)
 from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import Assembly, assemble, memory_errors
@@ -218,6 +227,7 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     Raises:
         EngineError: a model is unavailable, a drafter is unknown, or no text can be used.
     """
+    entries = read_entries(options.files)
     config = options.config(slots=1)
     made = assemble(config, ignore_progress)
     require_decoder_only(made.model, "specchat evaluate reads texts with")
@@ -225,7 +235,7 @@ def evaluate(options: EvaluateOptions, say: Say) -> Evaluation:
     _require_drafters(options.drafters, known)
     ways = [Way(name, gamma) for name in options.drafters or known for gamma in options.gammas]
     courses: dict[Way, list[Course]] = {way: [] for way in ways}
-    texts, problems = select(options, made.model.tokenizer, made.target.context)
+    texts, problems = select(options, entries, made.model.tokenizer, made.target.context)
     made.warm_up()
     while made.capture_next():
         pass

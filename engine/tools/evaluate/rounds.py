@@ -25,10 +25,11 @@ from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
 from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request, Sampling
+from specchat.engine.request import Request
 from specchat.engine.research.pass_drafter import PassDrafter
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.sampler import one_hot
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.tools.evaluate.texts import Text

@@ -18,7 +18,7 @@ from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.rounds import passes
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, select
+from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, read_entries, select
 from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import assemble, memory_errors
@@ -249,12 +249,13 @@ def compare_targets(options: EvaluateOptions, other: Against, say: Say) -> Targe
     """
     if Against(options.target, options.dtype, options.quantize) == other:
         raise EngineError("both targets are the same: name another model, or another dtype or quantisation of this one")
+    entries = read_entries(options.files)
     config = options.config(draft=None, heads=(), slots=1)
     ours, theirs = (assemble(each, ignore_progress) for each in (config, replace(config, **asdict(other))))
     for each in (ours, theirs):
         require_decoder_only(each.model, "specchat evaluate reads texts with")
     check_token_ids(ours.model.tokenizer, theirs.model.tokenizer, "other target")
-    texts, problems = select(options, ours.model.tokenizer, min(ours.target.context, theirs.target.context))
+    texts, problems = select(options, entries, ours.model.tokenizer, min(ours.target.context, theirs.target.context))
     found = []
     started = time.perf_counter()
     for place, text in enumerate(texts, 1):

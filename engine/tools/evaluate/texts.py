@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from specchat.engine.errors import EngineError, check
+from specchat.engine.message import Message
 from specchat.engine.models.catalog import DEFAULT_PRESET
-from specchat.engine.request import Message, Request, Sampling
+from specchat.engine.request import Request
 from specchat.engine.round import Round
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.report import one_line
 from specchat.engine.tools.runner import ToolOptions, require_least
@@ -51,7 +53,7 @@ class EvaluateOptions(ToolOptions):
 
     target: str = DEFAULT_PRESET
     files: tuple[Path, ...]
-    """Texts, as `read_texts` reads them."""
+    """Texts, as `read_entries` reads them."""
     drafters: tuple[str, ...] = ()
     """Names of drafters to evaluate; empty for all."""
     gammas: tuple[int, ...] = (4,)
@@ -92,21 +94,30 @@ class Text:
         return one_line("".join(map(name, self.reply[max(place - _BEFORE, 0) : place])))
 
 
-def read_texts(files: Sequence[Path], tokenizer: Any) -> tuple[list[Text], list[str]]:
-    """All texts of these files, in order, and a sentence for each entry that could not be used.
+Entries = Sequence[tuple[Path, list[tuple[str, object]]]]
+"""Files, each with its entries and their locations."""
 
-    Args:
-        files: of any known kind.
-        tokenizer: the target's.
+
+def read_entries(files: Sequence[Path]) -> Entries:
+    """The entries of files of any known kind.
 
     Raises:
         EngineError: a file cannot be read.
     """
+    return [(file, _entries(file)) for file in files]
+
+
+def texts_of(read: Entries, tokenizer: Any) -> tuple[list[Text], list[str]]:
+    """All texts of files, in order, and a sentence for each entry that could not be used.
+
+    Args:
+        read: what the files hold.
+        tokenizer: the target's.
+    """
     texts: list[Text] = []
     problems: list[str] = []
     questions: dict[str, dict[str, Any]] = {}
-    for file in files:
-        entries = _entries(file)
+    for file, entries in read:
         problems += [f"{where}: it is not a JSON object" for where, entry in entries if not isinstance(entry, dict)]
         objects = [(where, entry) for where, entry in entries if isinstance(entry, dict)]
         if objects and objects[0][1].get("record") == "trace":
@@ -219,11 +230,12 @@ def _messages(entry: dict[str, Any]) -> tuple[Message, ...]:
     return tuple(Message(_ROLES[role], text) for role, text in said)
 
 
-def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[list[Text], list[str]]:
-    """Texts of the files, up to `limit`, each cut to `max_tokens` and to the context.
+def select(options: EvaluateOptions, read: Entries, tokenizer: Any, context: int) -> tuple[list[Text], list[str]]:
+    """Texts of files, up to `limit`, each cut to `max_tokens` and to the context.
 
     Args:
         options: of the command.
+        read: what the files hold.
         tokenizer: the target's.
         context: tokens of a text, its prompt included.
 
@@ -231,9 +243,9 @@ def select(options: EvaluateOptions, tokenizer: Any, context: int) -> tuple[list
         The texts, and a sentence for each entry that could not be used.
 
     Raises:
-        EngineError: a file cannot be read, or no text can be used.
+        EngineError: no text can be used.
     """
-    found, problems = read_texts(options.files, tokenizer)
+    found, problems = texts_of(read, tokenizer)
     rooms = [min(options.max_tokens, max(context - len(text.prompt) - 1, 0)) for text in found]
     texts = [replace(text, reply=text.reply[:room]) for text, room in zip(found, rooms, strict=True)]
     texts = [text for text in texts if text.reply][: options.limit]

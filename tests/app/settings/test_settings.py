@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, conte
         ("gamma = 4.0", "gamma is 4.0"),
         ("rejected = 1", "rejected is 1: it must be a text"),
         ("temperature = 1" + "0" * 400, "temperature is 1000"),
-        ("temperature = 9.5", "temperature is 9.5: it must be at most 5"),
+        ("temperature = 9.5", "temperature is 9.5: it must be from 0 (greedy) to 5"),
         ("drafter = 'oracle'", "drafter 'oracle' is not known"),
         ("theme = ['a']", "theme is ['a']"),
         ("models = 3", "models must be a table, as in [models]"),

@@ -4,11 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.events import Key, MouseScrollUp
+from textual.events import Key, MouseScrollUp, Paste
 from textual.widgets import Input
 
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply_stage import Stage as ReplyStage
+from specchat.app.ui.action_table import ACTIONS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.help import HelpScreen, KeysScreen
@@ -252,14 +253,45 @@ async def test_quit_stores_what_was_said(stage: Stage) -> None:
     assert reply.finish_reason == "cancelled"
 
 
-async def test_palette_offers_our_commands(stage: Stage) -> None:
+async def test_the_palette_lists_every_action_that_can_be_taken(stage: Stage) -> None:
     async with stage.started(WIDE, events=10) as pilot:
-        names = {command.title for command in stage.app.get_system_commands(stage.app.screen)}
-        assert {"New chat", "Rename chat", "Delete chat", "Stop", "Markdown", "Theme", "Save picture", "Quit"} <= names
+        commands = {command.title: command for command in stage.app.get_system_commands(stage.app.screen)}
+        assert {"New chat", "Stop", "Theme", "Quit", "Preset", "Jump", "temp T|auto", "unload"} <= commands.keys()
+        listed = [command.help.partition(" · ")[0].lower() for command in commands.values()]
+        for action in ACTIONS.values():
+            if action.about and stage.app.actions.available(action.name):
+                assert action.about.lower() in listed
+        stage.composer.put("0.5")
+        commands["temp T|auto"].callback()
+        assert await stage.typed(pilot) == "/temp 0.5"
         await pilot.press("ctrl+p")
         await pilot.pause()
         assert stage.app.screen is not stage.app.chat_screen
         await pilot.press("escape")
+
+
+@pytest.mark.parametrize("away", ["panel", "transcript"])
+async def test_text_typed_where_nothing_takes_it_goes_to_the_prompt(stage: Stage, away: str) -> None:
+    async with stage.after(answered, NARROW) as pilot:
+        if away == "panel":
+            await stage.press(pilot, "ctrl+g")
+            assert not stage.composer.has_focus
+        else:
+            screen_of(stage).transcript.focus()
+        before = stage.app.actions.settings
+        for letter in "age of 3":
+            stage.app.post_message(Key("space" if letter == " " else letter, letter))
+        assert await stage.typed(pilot) == "age of 3"
+        assert isinstance(stage.app.screen, ChatScreen)
+        assert stage.composer.has_focus
+        assert stage.app.actions.settings == before
+
+
+async def test_a_paste_on_the_panel_goes_to_the_prompt(stage: Stage) -> None:
+    async with stage.after(answered, NARROW) as pilot:
+        await stage.press(pilot, "ctrl+g")
+        stage.app.post_message(Paste("from elsewhere"))
+        assert await stage.typed(pilot) == "from elsewhere"
 
 
 async def test_after_a_dialog_over_the_panel_no_key_reaches_the_hidden_chats(stage: Stage) -> None:

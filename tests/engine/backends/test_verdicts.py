@@ -21,10 +21,11 @@ from specchat.engine.device.graph_pool import GraphPool
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.round import RoundRows, RoundRules
-from specchat.engine.request import Request, Sampling
+from specchat.engine.request import Request
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.sampling.test_penalties import DRY, EVERY_KIND
 

@@ -10,11 +10,11 @@ from specchat.engine.decoding.acceptance import Drafted, Verdict, accept, near_b
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.request import Sampling
 from specchat.engine.research.merged import PrefixTree
 from specchat.engine.sampling.rng import token_uniforms
 from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
 from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling_settings import Sampling
 from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")

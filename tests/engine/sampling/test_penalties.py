@@ -10,8 +10,9 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.request import Request, Sampling
+from specchat.engine.request import Request
 from specchat.engine.sampling.penalties import Penalties
+from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.sampling.plainly import names, penalised, random_text
 

@@ -154,7 +154,7 @@ def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float)
     """So large that greedy drafts have no token twice and none has an even token; next to a row without any."""
     chance, both = random.Random(5), Both()
     bias = tuple((token, -100.0) for token in range(0, WORDS, 2))
-    penalised = Sampling(temperature, repetition_penalty=1e6, logit_bias=bias)
+    penalised = Sampling(temperature, repetition_penalty=100.0, logit_bias=bias)
     requests = [Request(f"{i}", prompt_ids=(1,), sampling=each) for i, each in enumerate((penalised, Sampling()))]
     both.admit([30, 20], requests, chance)
     row = both.rows[0]

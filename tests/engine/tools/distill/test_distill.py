@@ -28,7 +28,7 @@ from specchat.engine.tools.distill import Distilled, DistillOptions, distill, te
 from specchat.engine.tools.distill.eagle import DEPTH, Eagle, head_shape
 from specchat.engine.tools.distill.parallel import Medusa, Pass
 from specchat.engine.tools.distill.text import Corpus
-from specchat.engine.tools.distill.work_folder import WORK, WorkFolder
+from specchat.engine.tools.distill.work_folder import WORK, WorkFolder, locked, require_text
 from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.worker.assembly import Assembly, assemble
 from tests.engine.hybrids import hybrid
@@ -191,14 +191,11 @@ def test_a_kill_loses_neither_text_nor_training(target: Path, tmp_path: Path, mo
 
 
 def test_prompts_of_ones_own(target: Path, tmp_path: Path) -> None:
-    files = {"own.txt": "the quick brown fox\n\nthe lazy dog\n", "empty.txt": "", "long.txt": "fox " * 500}
-    for name, content in files.items():
-        (tmp_path / name).write_text(content, encoding="utf-8")
-    made = make(target, tmp_path / "head", 0.2, prompts=tmp_path / "own.txt")
+    made = make(target, tmp_path / "head", 0.2, prompts=[["the quick brown fox"], ["the lazy dog"]])
     assert made.reached["greedy"].emitted_per_round > 1
-    for name in ("empty.txt", "long.txt"):
-        with pytest.raises(EngineError, match=name):
-            make(target, tmp_path / name[:-4], prompts=tmp_path / name)
+    with pytest.raises(EngineError, match="no prompt has at most"):
+        make(target, tmp_path / "long" / "head", prompts=[["fox " * 500]])
+    assert not (tmp_path / "long").exists()
 
 
 def test_training_begins_with_a_head(target: Path, head: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,22 +283,24 @@ def test_a_training_keeps_to_what_it_has_begun_with(model: LoadedModel, head: Pa
 
 def test_a_work_folder_is_of_one_distillation(tmp_path: Path) -> None:
     work = tmp_path / "head" / WORK
-    with WorkFolder.open(tmp_path / "medusa" / WORK, "tiny", "mark", "medusa"):
+    for folder, *about in ((tmp_path / "medusa" / WORK, "mark", "medusa"), (work, "mark")):
+        with locked(folder):
+            standing = WorkFolder.of(folder, "tiny", *about)
+    for name, words in (("medusa", "of the kind medusa, not eagle"), ("head", "is read anyway")):
+        with pytest.raises(EngineError, match=words):
+            standing.text_of(tmp_path / name)
+    with pytest.raises(EngineError, match="no text"):
+        require_text([tmp_path / "head", tmp_path / "x"])
+    with locked(work), pytest.raises(EngineError, match="another specchat is distilling"), locked(work):
         pass
-    with WorkFolder.open(work, "tiny", "mark") as standing:
-        for name, words in (("medusa", "of the kind medusa, not eagle"), ("head", "is read anyway"), ("x", "no text")):
-            with pytest.raises(EngineError, match=words):
-                standing.require_text(tmp_path / name)
-        with pytest.raises(EngineError, match="another specchat is distilling"), WorkFolder.open(work, "tiny", "mark"):
-            pass
-    words = r"holds the training of a draft head for tiny, with other weights than other has"
-    with pytest.raises(EngineError, match=words), WorkFolder.open(work, "other", "another mark"):
-        pass
+    with pytest.raises(EngineError, match="holds the training of a draft head for tiny, with other"):
+        WorkFolder.of(work, "other", "another mark")
 
 
 def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     with pytest.raises(EngineError, match="has no chat template"):
         make(tiny_model(chat_template=None), tmp_path / "head")
+    assert not (tmp_path / "head").exists()
 
 
 @pytest.mark.parametrize(

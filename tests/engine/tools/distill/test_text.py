@@ -10,7 +10,15 @@ from specchat.engine import EngineError, Message, Request, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.distill import DistillOptions, training
-from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, Script, own_questions, read_prompts
+from specchat.engine.tools.distill.text import (
+    Conversation,
+    Corpus,
+    Rollout,
+    Script,
+    own_questions,
+    read_turns,
+    scripts_of,
+)
 from tests.engine.tiny import EOS, tiny_model
 
 
@@ -19,7 +27,7 @@ def test_turns_of_a_line_are_put_together_as_the_template_does(tmp_path: Path) -
     tokenizer, first = tiny_model().tokenizer, "one\u2028and\x85one"
     file = tmp_path / "asked.jsonl"
     file.write_bytes(f'\ufeff{{"turns": ["{first}", "two"]}}\r\n\r\n{{"turns": ["three"]}}\r\n'.encode())
-    both, single = read_prompts(file, tokenizer, "tiny", 60)
+    both, single = scripts_of(read_turns(file), tokenizer, "tiny", 60)
     messages = (Message("user", first), Message("assistant", "yes"), Message("user", "two"))
     reply = tokenizer.encode("yes", add_special_tokens=False)
     assert [*both.prompt, *reply, *both.follow_ups[0]] == encode(Request("", messages=messages), tokenizer)
@@ -34,7 +42,7 @@ def test_a_line_that_is_no_conversation_is_named(line: str, tmp_path: Path) -> N
     file = tmp_path / "asked.jsonl"
     file.write_text('{"turns": ["one"]}\n' + line + "\n")
     with pytest.raises(EngineError, match=r"asked\.jsonl, line 2: write an object such as"):
-        read_prompts(file, tiny_model().tokenizer, "tiny", 60)
+        read_turns(file)
 
 
 def backend(slots: int, context: int, *taps: int) -> TransformersBackend:

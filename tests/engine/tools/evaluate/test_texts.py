@@ -10,7 +10,7 @@ import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import load_tokenizer
-from specchat.engine.tools.evaluate.texts import Text, read_texts
+from specchat.engine.tools.evaluate.texts import Text, read_entries, texts_of
 from specchat.engine.trace import read_trace
 from tests.engine.tiny import rounds_of
 
@@ -23,7 +23,7 @@ def tokenizer(tiny_model: Callable[..., Path]) -> Any:
 
 
 def read(tokenizer: Any, *files: Path) -> tuple[list[Text], list[str]]:
-    return read_texts(files, tokenizer)
+    return texts_of(read_entries(files), tokenizer)
 
 
 def lines(file: Path, *objects: object) -> Path:
