@@ -126,7 +126,7 @@ class RowConstraint:
             children: of each node.
         """
         self._settle()
-        self.read(text)
+        self._advance(text)
         return {node: self._forced(first=not node) for node in self._walk(drafted, children, 0)}
 
     def _forced(self, *, first: bool) -> list[Forced]:
@@ -153,11 +153,9 @@ class RowConstraint:
 
     def _choice(self, before: Sequence[int]) -> list[bytes]:
         """The few texts, one of which has to follow the matcher's text and `before`; none if there are many or one."""
-        matcher, tokenizer = self._matcher, self._tokenizer
-        if matcher.try_consume_tokens(list(before)) < len(before):
-            return []
+        matcher, tokenizer, texts = self._matcher, self._tokenizer, list[bytes]()
+        read = matcher.try_consume_tokens(list(before))
         words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        texts = list[bytes]()
         if np.count_nonzero(words) <= _FEW_TOKENS:
             allowed = np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist()
             if len(allowed) <= _FEW_TOKENS and not any(map(tokenizer.is_special_token, allowed)):
@@ -167,7 +165,7 @@ class RowConstraint:
                 ]
                 if 1 < len(longest) <= _FEW:
                     texts = [each + self._after(known[each]) for each in longest]
-        matcher.rollback(len(before))
+        matcher.rollback(read)
         return texts
 
     def _after(self, token: int) -> bytes:
@@ -186,19 +184,18 @@ class RowConstraint:
     def masks(self, text: Sequence[int]) -> Masks:
         """Masks after each node of what was asked for, else after the text; forbidden nodes forbid nothing.
 
-        Raises:
-            EngineError: the constraint takes more work than is allowed.
+        Nothing is forbidden from where the constraint takes more work than is allowed, either; `check` tells of that.
         """
         asked, self._asked = self._asked, None
         return asked.result() if asked else self._masks(text, (), ((),))
 
     def _masks(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> Masks:
-        self.read(text)
         masks = np.full((len(children), -(-self._vocabulary // 32)), -1, dtype=np.int32)
-        for node in self._walk(drafted, children, 0):
+        for node in self._walk(drafted, children, 0) if self._advance(text) else ():
             found = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+            if self._matcher.is_error():
+                break
             masks[node] = found[: masks.shape[1]]
-            check_matcher(self._constraint, self._matcher)
         return masks
 
     def _walk(self, drafted: Sequence[int], children: Sequence[Sequence[int]], node: int) -> Iterator[int]:
@@ -221,10 +218,22 @@ class RowConstraint:
         Raises:
             EngineError: the reply does not follow the constraint: its beginning was given.
         """
-        new, self._known = text[self._known :], len(text)
-        if self._matcher.try_consume_tokens(list(new)) < len(new):
-            check_matcher(self._constraint, self._matcher)
+        if not self._advance(text):
+            self.check()
             raise EngineError(f"the beginning of the reply does not follow the {self._constraint.kind}", FIELD)
+
+    def check(self) -> None:
+        """Check that the constraint could be followed so far.
+
+        Raises:
+            EngineError: it takes more work than is allowed.
+        """
+        check_matcher(self._constraint, self._matcher)
+
+    def _advance(self, text: Sequence[int]) -> bool:
+        """Read the tokens since the last call; returns whether they follow the constraint."""
+        new, self._known = text[self._known :], len(text)
+        return self._matcher.try_consume_tokens(list(new)) == len(new)
 
 
 @cache
