@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
@@ -62,7 +62,7 @@ class Constraints:
             EngineError: the constraint is not valid, or the given beginning of the reply does not follow it.
         """
         matcher = self._started(constraint, lead).deep_copy()
-        row = RowConstraint(constraint, matcher, self._tokenizer, self._vocabulary, begin)
+        row = RowConstraint(constraint, matcher, self._tokenizer, self._vocabulary, begin, self._started.cache_clear)
         row.read(text)
         return row
 
@@ -106,12 +106,21 @@ class RowConstraint:
         tokenizer: of its tokens.
         vocabulary: V.
         begin: place of the reply's first token.
+        on_failure: called if it takes too much work. Copies of a matcher share what they have computed, so that of
+            later replies would fail at once.
     """
 
     def __init__(
-        self, constraint: Constraint, matcher: LLMatcher, tokenizer: LLTokenizer, vocabulary: int, begin: int
+        self,
+        constraint: Constraint,
+        matcher: LLMatcher,
+        tokenizer: LLTokenizer,
+        vocabulary: int,
+        begin: int,
+        on_failure: Callable[[], object],
     ) -> None:
         self._constraint, self._matcher, self._tokenizer = constraint, matcher, tokenizer
+        self._on_failure = on_failure
         self._vocabulary, self._known = vocabulary, begin
         self._asked: Future[Masks] | None = None
 
@@ -228,6 +237,8 @@ class RowConstraint:
         Raises:
             EngineError: it takes more work than is allowed.
         """
+        if self._matcher.is_error():
+            self._on_failure()
         check_matcher(self._constraint, self._matcher)
 
     def _advance(self, text: Sequence[int]) -> bool:
