@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON on one line, as `json.dumps` writes it: with other white space less text would be certain, and a model could
-write white space without end. A schema may set its own `x-guidance`."""
+write white space without end, as vLLM allows by default. A schema may set its own `x-guidance`."""
 _LONGEST_REASON = 200
 """Characters of a reason from llguidance."""
 _PLAIN = {

@@ -136,7 +136,15 @@ class RowConstraint:
         """
         self._settle()
         self._advance(text)
-        return {node: self._forced(first=not node) for node in self._walk(drafted, children, 0)}
+        parents = {child: node for node, each in enumerate(children) for child in each}
+        found = dict[int, list[Forced]]()
+        for node in self._walk(drafted, children, 0):
+            known = found[parents[node]] if node else []
+            if known and known[0].kind is ForcedKind.CERTAIN and known[0].token == drafted[node - 1]:
+                found[node] = [Forced(parent - 1, token, kind) for parent, token, kind in known[1:]]
+            else:
+                found[node] = self._forced(first=not node)
+        return found
 
     def _forced(self, *, first: bool) -> list[Forced]:
         """What has to follow where the matcher is, as the model would write it.
