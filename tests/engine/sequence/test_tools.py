@@ -351,7 +351,7 @@ PLACE = Tool("place", "Shows a place.", json.dumps(PLACES))
 
 def constrained(tokenizer: Any, tools: tuple[Tool, ...], choice: str) -> RowConstraint:
     """The constraint of a reply that has to call a tool."""
-    constraints = Constraints(tokenizer.backend_tokenizer, len(tokenizer), [EOS])
+    constraints = Constraints(tokenizer, len(tokenizer), [EOS])
     request = Request("r", CALLED[:1], tools=tools, tool_choice=choice)
     constraint = call_constraint(request, tokenizer, constraints.is_control)
     assert constraint is not None
