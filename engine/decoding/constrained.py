@@ -33,10 +33,12 @@ class ConstrainedDrafter(Drafter):
 
     Args:
         drafter: of the rows.
+        branches: whether drafts may be trees.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, *, branches: bool) -> None:
         self.name, self._drafter, about = f"{GRAMMAR}+{drafter.name}", drafter, drafter.profile
+        self._branches = branches
         buckets = about.buckets or (0,)
         self._first = max(buckets) + 1
         """Bucket of certain tokens, before those of the other kinds."""
@@ -109,11 +111,14 @@ class ConstrainedDrafter(Drafter):
             bucket = draft.buckets[node - 1] if draft.buckets else 0
             places[node] = grown.add(places[tree.parents[node - 1]], drafted[node - 1], bucket)
         inner = {tree.parents[node - 1] for node in kept}
+        # Next to a drawn token others would have to be drawn too.
+        branches = self._branches and draft.q is None and row.request.sampling.lossless
         for node, forced in follows.items():
-            if draft.q is None:
+            if branches:
                 grown.force(places[node], forced, self._first)
-            elif node not in inner:  # next to a drawn token others would have to be drawn too
-                grown.force(places[node], _known(_chain(forced), draft.support), self._first)
+            elif node not in inner:
+                alone = _chain(forced)
+                grown.force(places[node], alone if draft.q is None else _known(alone, draft.support), self._first)
         budget = order.budget
         least = len(kept) if draft.q is not None or budget.repeatable else 0
         rates, again = (self._rates, {}) if budget.repeatable else (budget.rates, budget.repeat_rates)
