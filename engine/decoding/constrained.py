@@ -124,7 +124,8 @@ class ConstrainedDrafter(Drafter):
         rates, again = (self._rates, {}) if budget.repeatable else (budget.rates, budget.repeat_rates)
         chances = grown.chances(rates, again or rates)
         chosen = grown.best(chances, budget.passes, least, row.room if order.free else order.gamma)
-        return draft if chosen == [*range(len(tree))] else self._made(grown, chosen, draft, [0, *kept])
+        same = len(kept) == len(tree) and chosen == [*range(len(tree))]
+        return draft if same else self._made(grown, chosen, draft, [0, *kept])
 
     def _made(self, grown: _Growing, chosen: Sequence[int], draft: Draft, kept: Sequence[int]) -> Draft:
         """The draft of the chosen tokens; `kept` are the nodes of `draft` that `grown` began with."""
