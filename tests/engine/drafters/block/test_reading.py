@@ -191,6 +191,26 @@ def test_what_does_not_fit_is_refused_by_name(made: Made, words: str, tmp_path: 
     assert str(caught.value).startswith(f"the block drafter {folder} ")
 
 
+def _by_type() -> Made:
+    config, tensors = KINDS["speculators dflash"]()
+    layer = config["transformer_layer_config"]
+    rope = {kind: {"rope_type": "default", "rope_theta": layer["rope_theta"]} for kind in set(layer["layer_types"])}
+    return config | {"transformer_layer_config": layer | {"rope_theta": None, "rope_parameters": rope}}, tensors
+
+
+FORMS: dict[str, tuple[str, Made]] = {
+    "fields that are null": ("dspark", _with("dspark", hidden_act=None, rms_norm_eps=None, rope_scaling=None)),
+    "rotary settings by type of layer": ("speculators dflash", _by_type()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "made"), FORMS.values(), ids=FORMS.keys())
+def test_other_forms_say_the_same(kind: str, made: Made, tmp_path: Path) -> None:
+    target = llama()
+    expected, _ = read_block(write(tmp_path / "usual", *KINDS[kind]()), target)
+    assert read_block(write(tmp_path / "other", *made), target)[0].shape == expected.shape
+
+
 def _of_another_variant(file: Path) -> Path:
     return write_gguf(file, "dflash", layer_fusion=torch.ones(2, 3))
 
