@@ -194,8 +194,8 @@ def test_what_does_not_fit_is_refused_by_name(made: Made, words: str, tmp_path: 
 def _by_type() -> Made:
     config, tensors = KINDS["speculators dflash"]()
     layer = config["transformer_layer_config"]
-    rope = {kind: {"rope_type": "default", "rope_theta": layer["rope_theta"]} for kind in set(layer["layer_types"])}
-    return config | {"transformer_layer_config": layer | {"rope_theta": None, "rope_parameters": rope}}, tensors
+    rope = {"sliding_attention": layer["rope_parameters"], "full_attention": {"rope_theta": 1e6}}
+    return config | {"transformer_layer_config": layer | {"rope_parameters": rope}}, tensors
 
 
 FORMS: dict[str, tuple[str, Made]] = {
