@@ -14,7 +14,7 @@ from specchat.engine.errors import first_line
 _SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters")
 _TYPES = ("sliding_attention", "full_attention")
 """Types of layers that settings may be stated for, as in the target; speculators trains all layers with the first."""
-_KINDS = ("default", "linear", "llama3", "yarn")
+_KINDS = ("default", "linear", "llama3", "proportional", "yarn")
 """Rotary embeddings that do not depend on the length of the text."""
 
 
