@@ -173,7 +173,7 @@ BAD: dict[str, tuple[Made, str]] = {
     "layers of Gemma 4 of two types": (
         _with("dspark gemma", layer_types=["full_attention", "sliding_attention"], sliding_window=9), "of two types"
     ),
-    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "a value that cannot"),
+    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "does not state 'rope_parameters'"),
     "a gate that is not stated": (_with("dspark gated", markov_head_type="vanilla"), "head of the type 'vanilla'"),
     "rotary embeddings that change": (
         _with("dspark", rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "type 'dynamic', which are not supp"
@@ -230,8 +230,13 @@ def _quantised_oddly(file: Path) -> Path:
     return file
 
 
+def _of_another_kind(file: Path) -> Path:
+    return write_gguf(file, "dflash", "eagle3")
+
+
 BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "another variant": (_of_another_variant, "has a tensor layer_fusion that no head of its kind has"),
+    "another kind of drafter": (_of_another_kind, "of llama.cpp's architecture eagle3, which is not supported"),
     "keys that are missing": (_quantised_oddly, "does not state dflash."),
 }
 
