@@ -173,7 +173,7 @@ BAD: dict[str, tuple[Made, str]] = {
     "layers of Gemma 4 of two types": (
         _with("dspark gemma", layer_types=["full_attention", "sliding_attention"], sliding_window=9), "of two types"
     ),
-    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "does not state 'rope_parameters'"),
+    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "not state 'rope_para"),
     "a gate that is not stated": (_with("dspark gated", markov_head_type="vanilla"), "head of the type 'vanilla'"),
     "rotary embeddings that change": (
         _with("dspark", rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "type 'dynamic', which are not supp"
