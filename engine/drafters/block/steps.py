@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
@@ -51,18 +50,6 @@ class ContextCache(RowStore):
     def seen(self, slots: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B, C, L, G, D] in columns [B, C] of slots [B]."""
         return self.keys[slots[:, None], columns], self.values[slots[:, None], columns]
-
-
-class Drafted(NamedTuple):
-    """The drafts of B rows, of P positions each."""
-
-    tokens: Tensor
-    """[B, P], int64."""
-    chances: Tensor
-    """[B, P], float32: probability of the confidence head, else of the likeliest token. It depends on the tokens before
-    a position and not on that of the position."""
-    q: Tensor | None
-    """[B, P, V'], float32, what each token was drawn from, the one before it given; None if no row draws."""
 
 
 class BlockSteps:
@@ -124,8 +111,23 @@ class BlockSteps:
         self._graphs.call(*self._reading(count, width), numbers, {"states": states})
 
     @torch.inference_mode()
-    def draft(self, rows: Sequence[SequenceState]) -> Drafted:
-        """Draft for all positions of all rows, whose context has all tokens but the last one."""
+    def score(self, rows: Sequence[SequenceState]) -> tuple[Tensor, Tensor]:
+        """What the positions of all rows are scored with [B, P, d], and their logits [B, P, V'] but for what the token
+        before adds; not captured."""
+        ends = [len(row.tokens) - 1 for row in rows]
+        numbers = [row.slot for row in rows], ends, [row.tokens[-1] for row in rows]
+        slots, places, last = (to_device(each, self._cosine.device) for each in numbers)
+        outcome = self._block(slots, places, last, self._columns(max(ends)))
+        return outcome, self._network.logits(self._output(outcome))
+
+    @torch.inference_mode()
+    def draft(self, rows: Sequence[SequenceState]) -> tuple[Tensor, Tensor | None]:
+        """Draft for all positions of all rows, whose context has all tokens but the last one.
+
+        Returns:
+            The tokens [B, P], int64, and what each was drawn from, the one before it given, [B, P, V'], float32; None
+            if no row draws.
+        """
         graphs, sampling = self._graphs, [row.drafting for row in rows]
         count, flags = graphs.count(len(rows)), SamplingFlags.of(sampling).strict
         if graphs.enabled:
@@ -140,8 +142,8 @@ class BlockSteps:
         }
         if flags.any_xtc:
             numbers["xtc"] = xtc.thresholds(rows, [range(self._positions)] * len(rows), self._positions)
-        tokens, chances, *q = graphs.call(*self._drafting(count, flags, self._columns(max(ends))), numbers)
-        return Drafted(tokens[: len(rows)], chances[: len(rows)], q[0][: len(rows)] if q else None)
+        tokens, *q = graphs.call(*self._drafting(count, flags, self._columns(max(ends))), numbers)
+        return tokens[: len(rows)], q[0][: len(rows)] if q else None
 
     def _columns(self, longest: int) -> int:
         """Columns before the last token that a pass attends to, of texts of up to this length."""
@@ -181,12 +183,9 @@ class BlockSteps:
             settings = SamplingRows.from_numbers(inputs["settings"], flags, inputs.get("xtc"))
             outcome, previous = self._block(inputs["slots"], inputs["ends"], inputs["last"], count), inputs["last"]
             scored = self._network.logits(self._output(outcome))
-            tokens, chances, distributions = list[Tensor](), list[Tensor](), list[Tensor]()
+            tokens, distributions = list[Tensor](), list[Tensor]()
             for position in range(self._positions):
-                row = outcome[:, position]
-                logits = self._network.after(scored[:, position], row, previous)
-                chance = self._network.confidence(row, previous)
-                chances.append(logits.softmax(-1).amax(-1) if chance is None else chance)
+                logits = self._network.after(scored[:, position], outcome[:, position], previous)
                 if flags.all_greedy:
                     place = most_likely(logits)
                 else:
@@ -195,8 +194,7 @@ class BlockSteps:
                     place = draw(distributions[-1], inputs["u"][:, position])
                 previous = place if self._vocabulary is None else self._vocabulary[place]
                 tokens.append(previous)
-            made = [torch.stack(tokens, 1), torch.stack(chances, 1)]
-            return [*made, torch.stack(distributions, 1)] if distributions else made
+            return [torch.stack(each, 1) for each in (tokens, distributions) if each]
 
         def signature() -> Signature:
             reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows, self._positions)}
