@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import log
 
+from specchat.app.server.errors import ApiError
 from specchat.engine import Admitted, Call, Detail, Event, Finished, FinishReason, Round, TokenScore
 
 LEAST_LOGPROB = -9999.0
 """Log-probability of a probability of 0 in the protocol."""
-ENDINGS = {FinishReason.LENGTH: "length", FinishReason.CONTEXT: "length", FinishReason.REPEATS: "repeats"}
+ENDINGS = {
+    FinishReason.LENGTH: "length", FinishReason.CONTEXT: "length", FinishReason.REPEATS: "repeats",
+    FinishReason.ERROR: "error",
+}  # fmt: skip
 """Reasons other than "stop" in the protocol."""
 
 
@@ -107,6 +111,8 @@ class Choice:
         self.tokens = 0
         """Tokens of the reply."""
         self.admitted = False
+        self.failure: ApiError | None = None
+        """Why it ended before its end, with text."""
         self._calls: dict[str, tuple[int, int]] = {}
         """Number of each call of a tool, and characters of its arguments so far, by id."""
         self._called = False
@@ -129,6 +135,8 @@ class Choice:
                 calls = self._with_calls(event.call_parts, event.calls, event.answer)
                 return Delta(event, event.answer, event.thought, calls, self._with_held(event))
             case Finished():
+                if event.reason is FinishReason.ERROR:
+                    self.failure = ApiError(500, event.message)
                 cut, calls = self._open, self._with_calls((), event.calls, "")
                 left = self._held[:-1] if event.reason is FinishReason.EOS and not self.echo else self._held
                 left = tuple(each for each in left if each.text) if self._calls else left

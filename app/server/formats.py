@@ -6,6 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import reduce
+from operator import or_
 from typing import Any
 
 from specchat.app.server.choice import CallDelta, Choice, Delta, TokenLogprob
@@ -68,10 +69,8 @@ class ChoicesFormat(Format):
 
     def end(self, choices: Sequence[Choice], each: int, *, counts: bool) -> bytes:
         """See the base class."""
-        if not counts:
-            return DONE
-        text = _json({**self._chunk_head, "choices": [], "usage": usage(choices, each)})
-        return f"data: {text}\n\n".encode() + DONE
+        parts = [{**self._chunk_head, "choices": [], "usage": usage(choices, each)}] * counts + _failure(choices)
+        return b"".join(f"data: {_json(part)}\n\n".encode() for part in parts) + DONE
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
         """See the base class."""
@@ -88,7 +87,8 @@ class ChoicesFormat(Format):
                 part["speculation"] = [json.loads(to_json(delta.event)) for delta in own]
             parts.append(part)
         head = {**self._head, "object": self.whole_kind}
-        return _json({**head, "choices": parts, "usage": usage(choices, each)}).encode()
+        failure: dict[str, Any] = reduce(or_, _failure(choices), {})
+        return _json({**head, "choices": parts, "usage": usage(choices, each), **failure}).encode()
 
     opens = False
     """Whether a stream begins with a chunk without text."""
@@ -127,7 +127,7 @@ class ChatFormat(ChoicesFormat):
             "refusal": None,
             **_said(whole.thinking.strip()),
         }
-        if calls := [_call(each.call) for each in whole.calls if each.ends or whole.ending == "length"]:
+        if calls := [_call(each.call) for each in whole.calls if each.ends or whole.ending in ("length", "error")]:
             said |= {"content": whole.text.strip() or None, "tool_calls": calls}
         return {"message": said}
 
@@ -187,6 +187,11 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": reused},
     }
+
+
+def _failure(choices: Sequence[Choice]) -> list[dict[str, Any]]:
+    """The field for the error of a choice that ended before its end, if there is one."""
+    return [{"error": choice.failure.fields} for choice in choices if choice.failure][:1]
 
 
 def _said(thinking: str) -> dict[str, str]:
