@@ -10,9 +10,9 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from specchat.app.server.choice import Choice
 from specchat.app.server.constraints import constraint_of
 from specchat.app.server.errors import ApiError
-from specchat.app.server.formats import Choice
 from specchat.app.server.protocol import parse
 from specchat.app.server.requests import conversation
 from specchat.app.server.responses import ResponsesFormat
