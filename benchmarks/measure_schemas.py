@@ -53,7 +53,7 @@ def pace(events: Sequence[Event]) -> tuple[int, float]:
 
 def mask_seconds(made: Assembly, prompts: Sequence[Prompt], replies: Sequence[Sequence[int]]) -> float:
     """Median time of a mask."""
-    constraints = Constraints(made.model.tokenizer.backend_tokenizer, made.target.vocabulary, made.model.eos_ids)
+    constraints = Constraints(made.model.tokenizer, made.target.vocabulary, made.model.eos_ids)
     times = []
     for prompt, reply in zip(prompts, replies, strict=True):
         assert prompt.constraint

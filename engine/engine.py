@@ -22,7 +22,7 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import ClosingError, EngineError, check, check_system
 from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
-from specchat.engine.message import Message
+from specchat.engine.message import Message, Tool
 from specchat.engine.outbox import Outbox
 from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, Request, check_gamma
@@ -195,12 +195,13 @@ class Engine:
         check(detail >= 0, f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(commands.SetDetail(request_id, detail))
 
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Count the prompt tokens of these messages; the answer is a `Counted` event with this key, between two rounds.
+    def count(self, messages: tuple[Message, ...], key: str = "", tools: tuple[Tool, ...] = ()) -> None:
+        """Count the prompt tokens of these messages and tools, between two rounds.
 
+        The answer is a `Counted` event with this key.
         There is no answer if the model's chat template refuses the conversation.
         """
-        self._commands.put(commands.Count(messages, key))
+        self._commands.put(commands.Count(messages, key, tools))
 
     def show_cache(self) -> None:
         """Report what the cache holds; the answer is a `CacheUse` event, between two rounds."""

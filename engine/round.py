@@ -99,6 +99,11 @@ class Proposer(NamedTuple):
     shared: int
     """Length of the prefix that its draft shares with `Round.drafted`, before truncation at the reply's end."""
 
+    def judged(self, accepted: int, tested: int) -> tuple[int, int]:
+        """How many of its tokens were tested, and accepted, where so many of the drafted ones were."""
+        right = min(self.shared, accepted)
+        return min(right + 1, self.length, tested), right
+
 
 @dataclass(frozen=True, slots=True)
 class Detail:

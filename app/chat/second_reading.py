@@ -88,7 +88,10 @@ class SecondReading:
         settings = chosen.with_thinking(conversation.thinking)
         request = settings.request(uuid4().hex, conversation.messages_of(prompt, reply))
         self._request = replace(
-            request, sampling=_sampling(reply, request.sampling), not_drafted_from=prompt.reply_rows
+            request,
+            sampling=_sampling(reply, request.sampling),
+            not_drafted_from=prompt.reply_rows,
+            constraint=reply.constraint,
         )
 
     def begin(self, drafters: tuple[str, str]) -> Future[Alignment]:

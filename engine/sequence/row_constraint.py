@@ -12,7 +12,11 @@ from numpy.typing import NDArray
 
 from specchat.engine.constraint import FIELD, Constraint
 from specchat.engine.errors import EngineError, errors_as, first_line
+from specchat.engine.request import ANY_TOOL, Request
+from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.grammar import check_constraint, check_matcher, matcher_of
+from specchat.engine.sequence.reply_formats import find_format
+from specchat.engine.sequence.reply_lead import lead_of
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
@@ -25,13 +29,14 @@ class Constraints:
     """Makes the constraints of rows for one vocabulary.
 
     Args:
-        backend: tokenizer of the `tokenizers` library.
+        tokenizer: a fast tokenizer of transformers, or a `PlainTokenizer`.
         vocabulary: V of the target; its tokens beyond those of the tokenizer are never allowed.
         ends: tokens that end a reply.
     """
 
-    def __init__(self, backend: Any, vocabulary: int, ends: Collection[int]) -> None:
-        self._backend, self._vocabulary, self._ends = backend, vocabulary, sorted(ends)
+    def __init__(self, tokenizer: Any, vocabulary: int, ends: Collection[int]) -> None:
+        self._of_model, self._backend = tokenizer, tokenizer.backend_tokenizer
+        self._format, self._vocabulary, self._ends = find_format(tokenizer), vocabulary, sorted(ends)
         self._started = lru_cache(maxsize=16)(self._start)
         """Matchers before the first token, for copies."""
 
@@ -47,6 +52,27 @@ class Constraints:
     def is_control(self, token: int) -> bool:
         """Whether llguidance takes a token for one that no text matches."""
         return self._tokenizer.is_special_token(token)
+
+    def of_request(self, request: Request, prompt: Sequence[int], given: Sequence[int] = ()) -> RowConstraint | None:
+        """The constraint of a request's reply, or of its calls of tools; None for a free reply.
+
+        Args:
+            request: with a prompt.
+            prompt: its tokens.
+            given: tokens that the reply begins with.
+
+        Raises:
+            EngineError: as for `of`, or the model cannot be made to call the chosen tool.
+        """
+        form = None if request.raw or request.prompt is not None else self._format
+        constraint = request.constraint
+        if request.tools and (constraint is None or request.tool_choice != ANY_TOOL):
+            constraint = call_constraint(request, self._of_model, self.is_control)
+            form = form and form.without_answer()
+        if constraint is None:
+            return None
+        lead = form and lead_of(form, prompt, self._of_model, request.thinking, self.is_control)
+        return self.of(constraint, lead or "", [*prompt, *given], len(prompt))
 
     def of(self, constraint: Constraint, lead: str, text: Sequence[int], begin: int) -> RowConstraint:
         """The constraint of a row.

@@ -89,9 +89,8 @@ class Metrics:
         self.unknown += event.last_fate is Fate.UNKNOWN
         self._add_positions(tested, event.accepted)
         for draft in event.proposers:
-            right = min(draft.shared, event.accepted)
-            before = self.by_draft.get(draft.name, (0, 0))
-            self.by_draft[draft.name] = before[0] + min(right + 1, draft.length, tested), before[1] + right
+            before, judged = self.by_draft.get(draft.name, (0, 0)), draft.judged(event.accepted, tested)
+            self.by_draft[draft.name] = before[0] + judged[0], before[1] + judged[1]
         self._last_at = event.at
         self._recent.append((event.at, emitted))
         self._recent_emitted += emitted

@@ -11,9 +11,8 @@ from specchat.engine.commands import Adjust, Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
-from specchat.engine.request import ANY_TOOL, AUTO, STOP, Request
+from specchat.engine.request import AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
-from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.call_parser import find_call_format
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import (
@@ -27,8 +26,7 @@ from specchat.engine.sequence.prompt import (
 )
 from specchat.engine.sequence.repetition import Repetition
 from specchat.engine.sequence.reply_formats import find_format
-from specchat.engine.sequence.reply_lead import lead_of
-from specchat.engine.sequence.row_constraint import Constraints, RowConstraint
+from specchat.engine.sequence.row_constraint import Constraints
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.worker.assembly import Assembly
@@ -65,9 +63,7 @@ class OpenRequests:
         self._seeds = iter(fresh_seed, None) if self.config.seed is None else count(self.config.seed)
         made = self.made
         self._format = find_format(made.model.tokenizer)
-        self._constraints = Constraints(
-            made.model.tokenizer.backend_tokenizer, made.target.vocabulary, made.model.eos_ids
-        )
+        self._constraints = Constraints(made.model.tokenizer, made.target.vocabulary, made.model.eos_ids)
         self._latest: tuple[Request, FittedPrompt, list[int]] | None = None
         """The request that was encoded last."""
 
@@ -118,7 +114,7 @@ class OpenRequests:
         drafter = self.planner.resolve(request.drafter, request.gamma)
         request.check_vocabulary(model.vocab_size)
         fitted, given = self._encoded(request)
-        prompt, constraint = [*fitted.ids, *given], self._constraint(request, fitted.ids, given)
+        prompt, constraint = [*fitted.ids, *given], self._constraints.of_request(request, fitted.ids, given)
         now = self.clock()
         if (place := self.scheduler.place(prompt)) is None:
             return False
@@ -179,18 +175,6 @@ class OpenRequests:
             return Detokenizer(tokenizer, stops, after=after)
         parser = None if request.raw or request.prompt is not None else form.parser(prompt, tokenizer)
         return Detokenizer(tokenizer, stops, parser, form.special, after)
-
-    def _constraint(self, request: Request, prompt: Sequence[int], given: Sequence[int]) -> RowConstraint | None:
-        """The constraint of a reply to this prompt that begins with the `given` tokens."""
-        tokenizer, is_control = self.made.model.tokenizer, self._constraints.is_control
-        form = None if request.raw or request.prompt is not None else self._format
-        constraint = request.constraint
-        if request.tools and (constraint is None or request.tool_choice != ANY_TOOL):
-            constraint, form = call_constraint(request, tokenizer, is_control), form and form.without_answer()
-        if constraint is None:
-            return None
-        lead = form and lead_of(form, prompt, tokenizer, request.thinking, is_control)
-        return self._constraints.of(constraint, lead or "", [*prompt, *given], len(prompt))
 
     def _encoded(self, request: Request) -> tuple[FittedPrompt, list[int]]:
         """A request's prompt, and the tokens that its reply begins with; kept while the request waits for room."""

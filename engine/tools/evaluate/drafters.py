@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations, permutations
 
 from specchat.engine.engine import Engine
@@ -39,6 +39,7 @@ OTHER_PROMPT = "it cannot be read: the model, the template or an earlier message
 _BAR = 30
 """Columns of the longest bar."""
 _EXAMPLES = 5
+_BY_DRAFT = "accepted / tested"
 _COLUMNS: Columns = {
     "": lambda each: str(Way(each.drafter, each.gamma)),
     "τ (95 %)": lambda each: f"{each.tau:.2f} ({each.tau_interval})",
@@ -46,6 +47,7 @@ _COLUMNS: Columns = {
     "c": lambda each: f"{each.c:.3f}",
     "predicted": lambda each: f"{each.predicted_speedup:.2f}×",
     "by position, %": lambda each: " ".join(f"{100 * rate:.0f}" for rate in each.by_position),
+    _BY_DRAFT: lambda each: ", ".join(f"{name} {a:.0f}/{n}" for name, (n, a) in each.by_draft.items()),
 }
 _CSV = ("drafter", "gamma", "category", "texts", "tested", "accepted", "alpha", "tau", "c", "predicted_speedup")
 
@@ -74,6 +76,8 @@ class Figures:
     """Time of a draft step / time of a plain pass of the target."""
     predicted_speedup: float
     """Speedup by Theorem 3.8, from α, c and the draft lengths that were run."""
+    by_draft: Mapping[str, tuple[int, float]] = field(default_factory=dict)
+    """Tested and accepted tokens of each drafter that made drafts: of a combined one its parts, and `grammar`."""
 
     @classmethod
     def of(cls, drafter: str, gamma: int, category: str, courses: Sequence[Course]) -> Figures:
@@ -98,7 +102,14 @@ class Figures:
             tau_interval=interval(courses, _tau),
             c=c,
             predicted_speedup=speedup_of_rounds(alpha, lengths, c),
+            by_draft=_by_draft(courses),
         )
+
+
+def _by_draft(courses: Sequence[Course]) -> dict[str, tuple[int, float]]:
+    names = dict.fromkeys(name for course in courses for name in course.by_draft)
+    counts = {name: [course.by_draft.get(name, (0, 0.0)) for course in courses] for name in names}
+    return {name: (sum(each[0] for each in all_), sum(each[1] for each in all_)) for name, all_ in counts.items()}
 
 
 def _alpha(courses: Sequence[Course]) -> float:
@@ -212,7 +223,9 @@ def _tables(figures: Sequence[Figures], category: str) -> str:
         (str(Way(each.drafter, each.gamma)), f"{'█' * round(_BAR * each.tau / longest)} τ {each.tau:.2f}")
         for each in figures
     ]
-    table = Table.of(figures, _COLUMNS, one_line(category) or "all texts").text()
+    several = any(each.by_draft for each in figures)
+    columns = {name: show for name, show in _COLUMNS.items() if several or name != _BY_DRAFT}
+    table = Table.of(figures, columns, one_line(category) or "all texts").text()
     return f"{table}\n\n{Table(('', ''), bars, names=2).text()}"
 
 
@@ -303,6 +316,7 @@ def align(
             tuple(prompt),
             tuple(reply[: room if sampling.greedy else min(room, MOST_SAMPLED)]),
             request.not_drafted_from,
+            request,
         )
         check(text.reply, "it cannot be read: it has no token")
         chunk, drafting = engine.config.prefill_chunk, Drafting(made)

@@ -19,6 +19,7 @@ from torch import Tensor
 from specchat.engine.backends.tensor_acceptance import TensorOutcomes
 from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.draft import Source
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
@@ -31,6 +32,7 @@ from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.sampler import one_hot
 from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
+from specchat.engine.sequence.row_constraint import Constraints
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.tools.evaluate.texts import Text
 from specchat.engine.worker.assembly import Assembly
@@ -251,8 +253,19 @@ class Course:
     """Draft steps in that time."""
     pass_s: float = 0.0
     """Time of a plain pass of the target."""
+    by_draft: dict[str, tuple[int, float]] = field(default_factory=dict)
+    """Tested and accepted tokens of each drafter that made a part of a draft, such as `grammar`; as above."""
     places: list[Place] = field(default_factory=list)
     """One per token of the reply."""
+
+    def add_sources(self, sources: Sequence[Source], outcome: Outcome, *, sampled: bool) -> None:
+        """Count a round's draft for the drafters that made it."""
+        tests = outcome.tests
+        for source in sources if tests.drafted else ():
+            judged = source.proposer(tests.drafted).judged(outcome.accepted, len(tests.p))
+            tested, accepted = (1, tests.beta[0]) if sampled else judged
+            before = self.by_draft.get(source.name, (0, 0.0))
+            self.by_draft[source.name] = before[0] + tested, before[1] + accepted
 
     @property
     def predicted(self) -> list[bool]:
@@ -272,6 +285,7 @@ class Drafting:
         self._planner = Planner(made.drafters, self._backend, _fail)
         self._runner = TensorRunner(self._backend, self._planner.drafters, self._planner.trim)
         self._tokenizer = made.model.tokenizer
+        self._constraints = Constraints(self._tokenizer, made.target.vocabulary, made.model.eos_ids)
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """Rounds of one drafter along a text that was generated with `sampling`; a round or a chunk of prompt per step.
@@ -312,6 +326,7 @@ class Drafting:
                         to_device([row.tokens[start : row.cached]], self._target.device), [row.slot], [start]
                     )
                 drafters.on_accepted(row, emitted)
+                course.add_sources(result.drafts[0].sources, outcome, sampled=sampled)
                 course.rounds += 1
                 course.emitted += len(emitted)
                 course.tested.update(range(len(outcome.tests.p)))
@@ -346,7 +361,10 @@ class Drafting:
             sampling=sampling,
             not_drafted_from=text.without,
         )
-        return row_of(request, reading.slot, self._tokenizer)
+        row = row_of(request, reading.slot, self._tokenizer)
+        if text.request:
+            row.constraint = self._constraints.of_request(text.request, text.prompt)
+        return row
 
 
 def row_of(request: Request, slot: int, tokenizer: Any) -> SequenceState:

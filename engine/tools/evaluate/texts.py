@@ -83,6 +83,8 @@ class Text:
     reply: tuple[int, ...]
     without: tuple[int, ...] = ()
     """`Request.not_drafted_from`."""
+    request: Request | None = None
+    """The request that it replies to, where that is known: it says what the reply has to follow."""
 
     def json(self) -> dict[str, Any]:
         """Fields of the JSON reports."""
@@ -183,7 +185,8 @@ def _replies_of_trace(
             where = f"{file.name}, {name}"
             try:
                 prompt = encode(requests[name], tokenizer)
-                texts.append(Text(where, file.stem, tuple(prompt), tuple(reply)))
+                request = None if requests[name].reply_ids or requests[name].reply_text else requests[name]
+                texts.append(Text(where, file.stem, tuple(prompt), tuple(reply), request=request))
             except EngineError as error:
                 problems.append(f"{where}: {error}")
     return texts

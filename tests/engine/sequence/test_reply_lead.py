@@ -24,7 +24,7 @@ def allowed(case: Case, kind: str, answer: str) -> tuple[int, int]:
     reply = tokenizer.encode(case.reply.partition("^")[0].replace("~", "Hm, {1: <b>}.") + answer)
     form = find_format(tokenizer)
     assert form is not None
-    constraints = Constraints(tokenizer.backend_tokenizer, len(tokenizer), [EOS])
+    constraints = Constraints(tokenizer, len(tokenizer), [EOS])
     lead = lead_of(form, prompt, tokenizer, None, constraints.is_control)
     row = constraints.of(JSON_OBJECT, lead, prompt, len(prompt))
     children = [*([node] for node in range(1, len(reply) + 1)), []]

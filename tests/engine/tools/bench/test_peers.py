@@ -3,13 +3,14 @@
 import multiprocessing
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 
-from specchat.engine import EngineError
+from specchat.engine import Constraint, ConstraintKind, EngineError
 from specchat.engine.tools.bench import BenchOptions, figures, run
 from specchat.engine.tools.bench.llama_server import VARIABLE, describe, load_library
 from specchat.engine.tools.bench.peers import BatchClock, LlamaCppPeer, TransformersPeer
@@ -67,6 +68,8 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
     pace = plain.run(prompts, 2, 0.0, 10)
     assert (pace.tokens, pace.seconds > 0) == (18, True)
     assert 0 < lookup.run(prompts[:1], 1, 0.0, 10).tokens <= 9
+    short = replace(prompts[0], constraint=Constraint(ConstraintKind.SCHEMA, '{"const": true}'))
+    assert plain.run((short,), 1, 0.0, 60).tokens == len("true")
     assert (plain.read([5, 6, 7, 8]) or 0) > 0
     assert (plain.refusal(2), plain.refusal(3)) == (None, "it has 2 slots")
     assert "batch of 1 only" in str(lookup.refusal(2))

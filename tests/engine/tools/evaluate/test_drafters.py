@@ -12,16 +12,35 @@ from typing import Any
 import pytest
 import torch
 
-from specchat.engine import EngineConfig, EngineError, Message, Record, Request, Round, Sampling, TraceWriter
+from specchat.engine import (
+    Constraint,
+    ConstraintKind,
+    EngineConfig,
+    EngineError,
+    Message,
+    Record,
+    Request,
+    Round,
+    Sampling,
+    Tool,
+    TraceWriter,
+)
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
 from specchat.engine.research.pass_drafter import save_look_ahead
+from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.evaluate import EvaluateOptions, evaluate
 from specchat.engine.tools.evaluate.drafters import Evaluation, Figures
 from specchat.engine.tools.evaluate.rounds import Course, Way, expected_lengths, expected_starts
 from specchat.engine.tools.runner import running
 
 GAMMA = 3
+TOOLS = (
+    "{% for t in tools or [] %}{{ t.function.name }}{% endfor %}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+    '{% for c in m.tool_calls or [] %}<tool_call>{"name": "{{ c.function.name }}", "arguments": '
+    "{{ c.function.arguments | tojson }}}</tool_call>{% endfor %}{% endfor %}[assistant]"
+)
+"""A template with tools, in the format of Hermes."""
 PROMPTS = ("the quick brown fox", "the dog barks at the fox at the dog", "0123 0123 01")
 DRAFTERS = ("model", "model-tree", "hierarchical", "suffix", "ngram", "copy")
 WIDE = {"max_position_embeddings": 512, "eos_token_id": 3}
@@ -42,7 +61,12 @@ class Generated:
 
 
 def generate(
-    target: Path, draft: Path, drafters: Sequence[str], prompts: Sequence[tuple[str, Sampling]], most: int = 60
+    target: Path,
+    draft: Path,
+    drafters: Sequence[str],
+    prompts: Sequence[tuple[str, Sampling]],
+    most: int = 60,
+    **asked: Any,
 ) -> Generated:
     files = tuple(draft / f"text{number}.jsonl" for number in range(len(prompts)))
     made = Generated(target, draft, files, {drafter: [] for drafter in drafters})
@@ -52,7 +76,8 @@ def generate(
             for file, (prompt, sampling) in zip(files, prompts, strict=True):
                 messages = (Message("user", prompt),)
                 name = f"{drafter} {file.stem}"
-                request = Request(name, messages, drafter=drafter, gamma=GAMMA, max_tokens=most, sampling=sampling)
+                given = {"drafter": drafter, "gamma": GAMMA, "max_tokens": most, "sampling": sampling}
+                request = Request(name, messages, **given, **asked)
                 events = list(engine.stream(request))
                 made.rounds[drafter].extend(event for event in events if isinstance(event, Round))
                 if drafter == drafters[0]:
@@ -119,6 +144,29 @@ def test_rounds_of_the_shipped_head_are_those_of_generation(default_model: Path,
     assert_same_rounds(generated, evaluate(options, lambda _line: None), "head")
 
 
+PLACE = {"type": "object", "properties": {"place_name": {"enum": ["Oslo", "Bergen"]}}, "required": ["place_name"]}
+FOLLOWED = {
+    "schema": {"constraint": Constraint(ConstraintKind.SCHEMA, json.dumps(PLACE | {"additionalProperties": False}))},
+    "call": {"tools": (Tool("weather", "", json.dumps(PLACE)),), "tool_choice": "weather"},
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_constrained_rounds_are_those_of_generation(name: str, tiny_model: Callable[..., Path]) -> None:
+    target = tiny_model(**WIDE, chat_template=TOOLS)
+    generated = generate(target, target, ["suffix"], [(PROMPTS[1], Sampling())], most=120, **FOLLOWED[name])
+    found = generated.evaluate(drafters=("suffix",), draft=None)
+    assert_same_rounds(generated, found, "suffix")
+    metrics = Metrics()
+    for record in generated.rounds["suffix"]:
+        metrics.add(record)
+    tested, accepted = metrics.by_draft["grammar"]
+    assert (tested, accepted) == found.figures()[0].by_draft["grammar"]
+    assert f"grammar {accepted}/{tested}" in found.text()
+    sampled = generated.evaluate(drafters=("suffix",), draft=None, temperature=1.0).figures()[0]
+    assert sampled.by_draft["grammar"][1] > 0.9 * sampled.by_draft["grammar"][0]
+
+
 @pytest.mark.slow
 def test_figures_intervals_and_reports_agree(found: Evaluation) -> None:
     assert found.agreed == found.tokens, "the text is the target's own"
@@ -152,7 +200,7 @@ def test_bad_input_is_one_sentence(pair: Generated, tmp_path: Path) -> None:
     refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"drafters": ("magic",)}, "drafter 'magic' is not available: choose one of model, model-tree, "),
         ({"gammas": (0,)}, "gamma is 0: it must be at least 1"),
-        ({"temperature": -1}, "temperature is -1: it must be 0"),
+        ({"temperature": -1}, "temperature is -1: it must be "),
         ({"files": (bad,)}, r"there is no text to evaluate on; bad\.jsonl: it has no conversation"),
     )
     for options, sentence in refused:
