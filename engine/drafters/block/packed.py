@@ -16,6 +16,7 @@ from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.drafter import NetworkRecipe
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape
+from specchat.engine.drafters.head.layer import FOUR_BITS
 from specchat.engine.drafters.head.unread_states import UnreadStates
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, sizes_fit
 from specchat.engine.kernels.decoder_weights import DecoderWeights
@@ -23,10 +24,12 @@ from specchat.engine.kernels.draft_block import BlockRows, Confidence, PackedBlo
 from specchat.engine.kernels.layer_weights import Floats, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear, array_of
-from specchat.engine.models.packed.quantize import quantize
+from specchat.engine.models.packed.quantize import quantize, quantized_rows
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
+LARGE = 1 << 25
+"""Weights of an output layer, of which a copy is made; the codes of a smaller one stay in the processor's caches."""
 _MATRICES = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -60,15 +63,23 @@ class PackedContext(BlockStore):
         scores: [V', d], the target's output layer.
         embedding: [V, d], the target's.
         pool: the blocks of the target's cache.
+        copy: of `scores`, in shorter codes; then `scores` itself scores the likeliest tokens only.
 
     Raises:
         KernelError: the kernels cannot compute with these sizes.
     """
 
-    def __init__(self, network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, pool: BlockPool) -> None:
+    def __init__(
+        self,
+        network: BlockNetwork,
+        scores: PackedMatrix,
+        embedding: PackedMatrix,
+        pool: BlockPool,
+        copy: PackedMatrix | None = None,
+    ) -> None:
         self._shape, self._tables = network.shape, pool.tables
         shape = network.shape
-        self._block = _packed(network, scores, embedding, pool.width * BLOCK)
+        self._block = _packed(network, scores, embedding, pool.width * BLOCK, copy)
         self.unread = UnreadStates(self._block)
         """Hidden states of the target that it has not read."""
         self.column_bytes = 4 * shape.layers * shape.key_heads * shape.head_size
@@ -139,7 +150,18 @@ def can_be_packed(network: BlockNetwork) -> bool:
     return fits and not (plain or near)
 
 
-def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int) -> PackedBlock:
+def short_copy(scores: PackedMatrix) -> PackedMatrix | None:
+    """A copy of an output layer with 4-bit codes; None if it has no more, or is small."""
+    if scores.rows * scores.columns <= LARGE or scores.format in FOUR_BITS:
+        return None
+    return quantized_rows(
+        lambda rows: torch.from_numpy(scores.rows_of(rows.numpy())), torch.arange(scores.rows), "q4"
+    ).matrix
+
+
+def _packed(
+    network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int, copy: PackedMatrix | None
+) -> PackedBlock:
     """The network on the kernels, its linear layers in the memory that they are in."""
     shape, pairs = network.shape, network.shape.head_size // 2
     layers = [
@@ -153,7 +175,9 @@ def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix
     if (predictor := network.confidence_head) is not None:
         confidence = Confidence(array_of(predictor.proj.weight[0]), float(predictor.proj.bias))
     return PackedBlock(
-        DecoderWeights(described, layers, embedding, scores, norm, [(cosines, sines)]),
+        DecoderWeights(
+            *(described, layers, embedding, copy or scores, norm, [(cosines, sines)]), exact=scores if copy else None
+        ),
         _matrix(network.fc),
         array_of(network.hidden_norm.weight),
         len(shape.taps),
