@@ -96,7 +96,8 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
         except Exception as error:  # the converter of GBNF raises plain ones
             raise EngineError(_sentence(constraint, str(error)), FIELD) from None
     if lead:
-        body = json.loads(made)["grammars"][0] | {"name": "answer"}
+        is_schema = constraint.kind is ConstraintKind.SCHEMA  # otherwise it is Lark
+        body = {**(json.loads(made)["grammars"][0] if is_schema else {"lark_grammar": made}), "name": "answer"}
         made = json.dumps({"grammars": [{"name": "reply", "lark_grammar": lead}, body]})
     matcher = LLMatcher(tokenizer, made, log_level=0, limits=LLParserLimits(verbose_errors=False))
     check_matcher(constraint, matcher)

@@ -57,6 +57,16 @@ def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: 
             jsonschema.validate(json.loads(call.arguments), PLACES)
 
 
+def test_a_forced_call_follows_the_thinking() -> None:
+    tokenizer = tokenizer_of(CASES["Qwen3, which thinks"], special=False)
+    request = Request("r", CALLED[:1], tools=(CLOCK,), tool_choice="required")
+    prompt = encode(request, tokenizer)
+    row = Constraints(tokenizer, len(tokenizer), [EOS]).of_request(request, prompt, [])
+    assert row is not None
+    call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
+    row.read([*prompt, *tokenizer.encode(f"<think>\nHm.\n</think>\n\n{call}")])  # raises if it is forbidden
+
+
 @pytest.mark.parametrize("name", ["Hermes, Qwen3", "Qwen3.5, Qwen3 Coder"])
 def test_calls_of_strict_tools_follow_their_schema_and_text_is_free(name: str) -> None:
     tokenizer = tokenizer_of(CASES[name], special=True)
