@@ -176,9 +176,9 @@ class SpecChat(App[None]):
         try:
             session = await asyncio.to_thread(self._prepare)
         except (EngineError, AppError) as error:
-            self.actions.models.fail(str(error))
+            self.actions.records.fail(str(error))
         except Exception as error:
-            self.actions.models.fail(f"specchat could not start ({type(error).__name__}: {error})")
+            self.actions.records.fail(f"specchat could not start ({type(error).__name__}: {error})")
         else:
             self._connect(session)
         finally:
@@ -223,7 +223,7 @@ class SpecChat(App[None]):
     async def on_unmount(self) -> None:
         """Store replies and unsent text, however the app ends."""
         await self.actions.comparison.close()
-        self.actions.models.close()
+        self.actions.models.downloads.close()
         self.actions.learn.learning.stop()
         self.actions.chats.write()
         await asyncio.to_thread(self.requests.close)
@@ -281,7 +281,7 @@ class SpecChat(App[None]):
             if self._player is None:  # nothing is computed in a replay
                 self.pump.suit(record.device)
                 self.actions.draft_from_chats()
-        self.actions.models.handle(record)
+        self.actions.records.handle(record)
 
     # Messages and actions
 

@@ -199,10 +199,9 @@ class PackedBackend(Backend):
         """Rows [..., d] of the embedding, float32."""
         return torch.from_numpy(self._embedding.rows_of(tokens.flatten().numpy())).view(*tokens.shape, -1)
 
-    def packed_output(self, tokens: Tensor) -> PackedMatrix | None:
-        """Rows [n, d] of the output layer as they are stored; None where that is not as codes."""
-        quantized = self._output.format < Format.BF16
-        return self._output.picked(tokens.numpy()) if quantized else None
+    def packed_output(self) -> PackedMatrix | None:
+        """The output layer [V, d] as it is stored; None where that is not as codes."""
+        return self._output if self._output.format < Format.BF16 else None
 
     def output_rows(self, tokens: Tensor) -> Tensor:
         """Rows [n, d] of the output layer, float32."""

@@ -162,6 +162,6 @@ class Backend(ABC):
         """The output layer: gives [..., V] of what it reads [..., d], without what some families do to logits."""
         raise NotImplementedError
 
-    def packed_output(self, tokens: Tensor) -> PackedMatrix | None:  # noqa: ARG002
-        """Rows [n, d] of the output layer as packed codes; None where it has none."""
+    def packed_output(self) -> PackedMatrix | None:
+        """The output layer [V, d] as packed codes; None where it has none."""
         return None

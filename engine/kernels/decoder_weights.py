@@ -11,14 +11,12 @@ import numpy as np
 from specchat.engine.kernels.decoder_shape import DecoderShape, check_shape
 from specchat.engine.kernels.layer_weights import Floats, LayerInputs, LayerWeights
 from specchat.engine.kernels.library import KernelError
-from specchat.engine.kernels.packed_matrix import PackedMatrix
+from specchat.engine.kernels.packed_matrix import PANEL, PackedMatrix
 from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 _ACTIVATIONS = {"silu": 0, "gelu_tanh": 1, "clamped_swish": 3}
 """Values of `sk_activation`."""
 _MOST_TAPS = 16
-_PANEL = 16
-"""Rows of a matrix that the kernels compute together."""
 _NOT_IN_MODEL = ("activation", "key_heads", "head_size", "intermediate")
 """Fields of `DecoderShape` that `sk_model` lacks, or has in another form."""
 
@@ -139,8 +137,8 @@ class DecoderWeights:
         ):
             raise KernelError(f"the inputs of {count} layers must be of one size, a multiple of 16, and not {width}")
         if (clusters := self.clusters) is not None:
-            if clusters.columns != shape.hidden or shape.vocabulary % (clusters.rows * _PANEL):
-                raise KernelError(f"{_size(clusters)} is not clusters of {_PANEL}s of tokens x hidden")
+            if clusters.columns != shape.hidden or shape.vocabulary % (clusters.rows * PANEL):
+                raise KernelError(f"{_size(clusters)} is not clusters of {PANEL}s of tokens x hidden")
             if not 0 < shape.clusters_scored <= clusters.rows:
                 raise KernelError(f"{shape.clusters_scored} of {clusters.rows} clusters cannot be scored")
 

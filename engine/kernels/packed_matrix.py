@@ -15,6 +15,8 @@ from specchat.engine.kernels.structures import CMatrix
 
 GROUP, SUPER_GROUP, SUB_GROUP = 32, 256, 16
 """Columns per scale; per outer scale of the SUPER formats; per inner scale of `Format.Q6_SUPER16`."""
+PANEL = 16
+"""Rows of a matrix that are stored, and computed by the kernels, together."""
 _ALIGNMENT = 64
 Array = NDArray[Any]
 Indices = Sequence[int] | NDArray[np.int64]

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _SINGLE = "model.safetensors"
-_INDEX = "model.safetensors.index.json"
+INDEX = "model.safetensors.index.json"
+"""Names the files that each weight is in, where there are several."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 MTP = "mtp."
 """Beginning of the names of multi-token-prediction layers."""
@@ -155,15 +156,15 @@ def weight_files(folder: Path) -> list[Path]:
     """
     if (folder / _SINGLE).is_file():  # as transformers does
         return [folder / _SINGLE]
-    if (folder / _INDEX).is_file():
-        weight_map = read_json(folder / _INDEX).get("weight_map")
+    if (folder / INDEX).is_file():
+        weight_map = read_json(folder / INDEX).get("weight_map")
         if not isinstance(weight_map, dict) or not weight_map:
-            raise EngineError(f"{folder / _INDEX} names no weights, so the model is not complete: fetch it again")
+            raise EngineError(f"{folder / INDEX} names no weights, so the model is not complete: fetch it again")
         names = sorted(set(map(str, weight_map.values())))
         for name in names:
             if not _is_inside(folder, name):
                 raise EngineError(
-                    f"{folder / _INDEX} names a file outside of its folder ({name}): fetch the model again"
+                    f"{folder / INDEX} names a file outside of its folder ({name}): fetch the model again"
                 )
         lacking = [name for name in names if not (folder / name).is_file()]
         if lacking:

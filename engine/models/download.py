@@ -10,7 +10,7 @@ from pathlib import Path
 from specchat.engine.config import EngineConfig
 from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, Preset, hub_folder, is_hub_id
-from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, fetch_from_hub
+from specchat.engine.models.hub import HUB_ID, cached_snapshot, download_bytes, draft_files, fetch_from_hub
 from specchat.engine.models.machine import has_gpu
 from specchat.engine.models.resolve import check_named, resolve
 from specchat.engine.models.store import ModelStore
@@ -69,7 +69,7 @@ def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:
     for spec in (config.target, *config.drafts):
         if spec not in PRESETS:
             if not local_path(spec) and _is_absent(spec, store):
-                yield spec, partial(download_bytes, spec)
+                yield spec, partial(download_bytes, spec, None if spec == config.target else draft_files)
             continue
         preset = PRESETS[spec]
         if not isinstance(source := preset.source, str):
@@ -81,7 +81,9 @@ def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:
 
 def _preset_bytes(preset: Preset, config: EngineConfig, *, with_drafter: bool) -> int:
     draft, file = preset.drafter(gpu=_on_gpu(config)) if with_drafter else "", preset.file
-    size = download_bytes(draft) if is_hub_id(draft) and _is_absent(draft, ModelStore(config.models)) else 0
+    size = (
+        download_bytes(draft, draft_files) if is_hub_id(draft) and _is_absent(draft, ModelStore(config.models)) else 0
+    )
     if file and _takes_file(preset, config):
         return size + download_bytes(file.repository, lambda *_: [file.name])
     assert isinstance(preset.source, str)

@@ -28,7 +28,12 @@ Needed = Callable[[str, list[str]], list[str]]
 """Selects files of a repository by name."""
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*", re.ASCII)
 
-_WEIGHTS = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+SHARD = re.compile(r"model(-\d+-of-\d+)?\.safetensors")
+"""Names of files of weights."""
+_DRAFTER = re.compile(r"[^/]+/(?=.*(dflash|dspark))[^/]+/[^/]+\.gguf", re.IGNORECASE)
+_TYPE = re.compile(r"(?:f|q)(\d+)\w*\.gguf$", re.IGNORECASE)
+_BITS = (8, 16, 6, 5, 4, 32)
+"""Bits of a drafter's weights, in order of preference: 8 lose next to nothing, and more are a longer download."""
 _OTHERS = re.compile(
     r"model\.safetensors\.index\.json|(config|generation_config|chat_template|[\w-]*token[\w-]*|vocab)\.json"
 )
@@ -186,7 +191,7 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
     Raises:
         EngineError: none of them is a safetensors weight file.
     """
-    if not any(_WEIGHTS.fullmatch(name) for name in names):
+    if not any(SHARD.fullmatch(name) for name in names):
         if any(name.endswith(".gguf") for name in names):
             remedy = "it holds GGUF files: download one and give its path"
         elif any(name.endswith((".bin", ".pt", ".pth")) for name in names):
@@ -194,7 +199,26 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
         else:
             remedy = "it holds no weights: is it the model you mean?"
         raise EngineError(f"{hub_id} has no safetensors weights; {remedy}")
-    return [name for name in names if any(kind.fullmatch(name) for kind in (_WEIGHTS, _OTHERS, _TEXTS))]
+    return [name for name in names if any(kind.fullmatch(name) for kind in (SHARD, _OTHERS, _TEXTS))]
+
+
+def drafter_file(hub_id: str, names: list[str]) -> str | None:
+    """Select the GGUF file of a block drafter, known by name; None if there is none, or safetensors are there."""
+
+    def rank(name: str) -> tuple[int, str]:
+        found = _TYPE.search(name)
+        bits = int(found[1]) if found else 0
+        return _BITS.index(bits) if bits in _BITS else len(_BITS), name
+
+    if any(SHARD.fullmatch(name) for name in names):
+        return None
+    return min((name for name in names if _DRAFTER.fullmatch(f"{hub_id}/{name}")), key=rank, default=None)
+
+
+def draft_files(hub_id: str, names: list[str]) -> list[str]:
+    """Select the files of a draft model, draft head or block drafter; errors as of `needed_files`."""
+    file = drafter_file(hub_id, names)
+    return [file] if file else needed_files(hub_id, names)
 
 
 def tokenizer_files(names: list[str]) -> list[str]:

@@ -153,7 +153,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     except UnfitBlockError as error:
         config = replace(config, draft=None)
         parts, more_notices = _load_parts(config, target.model, progress)
-        more_notices = [str(error), *more_notices]
+        more_notices = [f"{error}. Until then drafts are as without it", *more_notices]
     drafts = obtain_drafts(config, target.model, progress) if config.draft and not parts else []
     more_notices += [part.notice for part in parts.values() if isinstance(part, LoadedHead)]
     of_models = [notice for each in (target, *drafts) for notice in each.notices]

@@ -58,9 +58,9 @@ async def shown(stage: Choosing, pilot: Pilot[None], monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(model_actions, "known_models", lambda *_: KNOWN)
     monkeypatch.setattr(models_screen, "misfits", misfits)
-    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     pull = Pull("qwen3.5-4b")
     pull.fraction, pull.text = 0.42, "Fetching unsloth/Qwen3.5-4B-MTP-GGUF: 1.2 GB of 2.8 GB"
-    stage.app.actions.models.pulls["qwen3.5-4b"] = pull
+    stage.app.actions.models.downloads.pulls["qwen3.5-4b"] = pull
     await stage.ready(pilot)
     await stage.press(pilot, "ctrl+backslash")

@@ -111,41 +111,6 @@ def test_a_replay(home: Path, where: Path) -> None:
         _press(terminal, "\x1b[17~", *("\x1b[D",) * 20, ESCAPE, "\x0c", "\x06")
 
 
-def test_a_printed_reply(home: Path, where: Path) -> None:
-    """The printer of `specchat ask`, which is given the reply round by round."""
-    code = (
-        "from specchat.app.cli.printers import text_printer\nfrom specchat.app.cli.terminal import escaped_output\n"
-        "from specchat.engine import Round, read_trace\nfrom pathlib import Path\nimport sys\n"
-        "with escaped_output():\n"
-        "    printer = text_printer()\n"
-        "    for record in read_trace(Path(sys.argv[1])):\n"
-        "        if isinstance(record, Round): printer.add(record)\n"
-        f"    printer.note({TITLE!r})\n"
-    )
-    with Terminal(sys.executable, "-c", code, _trace(where), SPECCHAT_HOME=str(home), cwd=where) as terminal:
-        assert terminal.end() == 0
-    assert found_in(terminal.written) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code"),
-    [
-        (["export"], 0),
-        (["export", "--list"], 0),
-        (["export", "--out", f"{FILE_NAME}.md"], 0),
-        (["export", "--out", f"{FILE_NAME}.jsonl"], 2),  # exists
-        (["ask", "--target", FILE_NAME, "question"], 2),
-        (["screenshot", f"{FILE_NAME}.jsonl", "--out", f"{FILE_NAME}.svg"], 0),
-    ],
-)
-def test_commands(arguments: list[str], code: int, home: Path, where: Path) -> None:
-    _fill(home)
-    _trace(where)
-    with _specchat(home, where, *arguments) as terminal:
-        assert terminal.end() == code
-    assert found_in(terminal.written) == []
-
-
 @contextmanager
 def _shows_none_raw(terminal: Terminal) -> Iterator[Terminal]:
     """The app, which is left at the end; nothing hostile may have reached the terminal as it was."""

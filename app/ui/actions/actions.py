@@ -22,6 +22,8 @@ from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions
+from specchat.app.ui.actions.downloads import Downloads
+from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.learning import WORDS, LearnActions
 from specchat.app.ui.actions.messages import CandidateActions, MessageActions
 from specchat.app.ui.actions.models import ModelActions
@@ -43,7 +45,8 @@ class Actions(ActionScope):
 
     def __post_init__(self) -> None:
         self.controls = SettingsActions(self)
-        self.models = ModelActions(self, self.controls)
+        self.records = EngineRecords(self, self.controls)
+        self.models = ModelActions(self, self.controls, self.records, Downloads(self))
         self.learn = LearnActions(self)
         self.chats = ChatActions(self, self.models, self.learn)
         self.messages = MessageActions(self, self.chats)

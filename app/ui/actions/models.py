@@ -1,45 +1,41 @@
-"""Actions on models: list, download, load, unload; and the records of the engine that belong to no reply."""
+"""Actions on models: list, load, unload."""
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat import engine
 from specchat.app.chat.conversation import Conversation
-from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
-from specchat.app.sources.pull import Pull
+from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.sources.source import NOTHING, NoSource, Source
+from specchat.app.ui.actions.downloads import Downloads
+from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.notices import STILL_STARTING
-from specchat.app.ui.screens.cache import CacheScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, downloads, known_models
+from specchat.engine.models import KnownModel, ModelStore, known_models
 
 FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
 NOT_HERE = "{} is not on this machine: /model {} downloads it, ctrl+\\ lists others"
-TYPED_S = 0.2
-"""Between two looks whether a prompt is still being typed."""
 OF_ANY_MODEL = {AUTO, *(name for name, entry in engine.DRAFTERS.items() if not entry.condition.needs)}
 """Drafters that every target has."""
 
 
 @dataclass(eq=False)
 class ModelActions(ActionGroup):
-    """Actions on models, and what the engine's own records change."""
+    """Lists, loads and unloads models."""
 
     _controls: SettingsActions
+    _records: EngineRecords
+    downloads: Downloads
     source: Source | None = None
     """The present engine."""
-    pulls: dict[str, Pull] = field(default_factory=dict)
-    """Downloads of this run, by model."""
     _unloaded = False
     _switching = False
-    _chosen: Settings | None = None
-    """Settings whose models are being loaded; they are stored once the models are ready."""
 
     def __post_init__(self) -> None:
         self._controls.reload = self.reload
@@ -87,11 +83,6 @@ class ModelActions(ActionGroup):
             known_models, ModelStore(engine.models_folder()), [name for name in used if name]
         )
 
-    async def machine(self) -> Machine:
-        """What another model could use: what is free, and what the loaded one frees."""
-        machine = await asyncio.to_thread(Machine.now, engine.models_folder())
-        return replace(machine, memory=machine.memory + (0 if self._unloaded else self._scope.loaded.weight_bytes))
-
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
 
@@ -123,7 +114,7 @@ class ModelActions(ActionGroup):
     async def _load(self, settings: Settings, *, unasked: bool = False) -> None:
         failure = NOT_HERE.format(settings.target, settings.target)
         try:
-            wanted = await self._confirmed(settings.engine_config(engine.models_folder()), unasked=unasked)
+            wanted = await self.downloads.confirmed(settings.engine_config(engine.models_folder()), unasked=unasked)
         except engine.EngineError as error:
             wanted, failure = False, str(error)
             if not self._unloaded:
@@ -134,7 +125,7 @@ class ModelActions(ActionGroup):
             self._changeable_settings()  # a prompt may have been sent by then
             self._switch(self._leave(settings), settings)
         elif self._unloaded:
-            self.fail(failure)
+            self._records.fail(failure)
 
     def unload(self) -> None:
         """Free the memory of the models; the next prompt loads them again."""
@@ -142,54 +133,6 @@ class ModelActions(ActionGroup):
             settings = self._changeable_settings()
             if not self._unloaded and not self._switching:
                 self._unload(self._leave(settings), settings)
-
-    def pull(self, name: str) -> None:
-        """Start, resume or pause the download of a model; asks before the first start."""
-        pull = self.pulls.get(name)
-        if pull is None:
-            self._begin(name)
-        elif pull.running:
-            pull.pause()
-        else:
-            pull.start()
-
-    @in_background("asking")
-    async def _begin(self, name: str) -> None:
-        if await self._confirmed(engine.EngineConfig(name, engine.models_folder())):
-            pull = self.pulls.setdefault(name, Pull(name))
-            pull.start()
-
-    async def _confirmed(self, config: engine.EngineConfig, *, unasked: bool = False) -> bool:
-        """Whether nothing must be downloaded, or the download is wanted.
-
-        An unexpected question (`unasked`) waits while a prompt is typed, whose keys it would take.
-
-        Raises:
-            EngineError: a size cannot be found, or memory or disk is too small.
-        """
-        sizes = await asyncio.to_thread(downloads, config)
-        if not sizes:
-            return True
-        machine, names, size = await self.machine(), " and ".join(sizes), sum(sizes.values())
-        presets = [PRESETS[name] for name in sizes if name in PRESETS]
-        memory = sum(preset.memory_bytes(gpu=machine.gpu) for preset in presets)
-        disk = max(size, sum(preset.disk_bytes(gpu=machine.gpu) for preset in presets))
-        if short := machine.shortage(memory, disk):
-            raise engine.EngineError(f"{names} {short}: choose a smaller model, or make room")
-        about = [
-            *dict.fromkeys(preset.licence for preset in presets),
-            *([f"needs {engine.size_text(memory)} of memory"] if memory else []),
-            f"{engine.size_text(machine.disk)} of disk free",
-        ]
-        options = [("download", engine.size_text(size)), ("cancel", "")]
-        while unasked and self._scope.screen.typed:
-            await asyncio.sleep(TYPED_S)
-        return await self._scope.choose(f"download {names}?", options, " · ".join(about)) == 0
-
-    def close(self) -> None:
-        """Pause every download."""
-        for pull in self.pulls.values():
-            pull.pause()
 
     def update(self) -> None:
         """Load the models again if they are unloaded and a prompt waits."""
@@ -241,7 +184,7 @@ class ModelActions(ActionGroup):
             return
         self.source, self._unloaded, self._switching = source, False, False
         self._scope.requests.switch(self._scope.screen.stepping.through(source), settings)
-        self._chosen = settings
+        self._records.chosen = settings
         source.start()
 
     @in_background("models")
@@ -263,59 +206,6 @@ class ModelActions(ActionGroup):
         self._scope.screen.widgets.show_machine(None)
         self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))
         return before
-
-    # Records of the engine that belong to no reply
-
-    def handle(self, record: engine.Record) -> None:
-        """Process one record."""
-        match record:
-            case engine.Loading():
-                self._scope.screen.widgets.show_loading(record)
-            case engine.Ready(conversations=False):
-                self.fail(NO_CHAT.format(record.target))
-            case engine.Ready():
-                self._become_ready(record)
-            case engine.Captured():
-                self._scope.screen.widgets.panel.show_captured(record)
-            case engine.CacheUse():
-                if isinstance(screen := self._scope.app.screen, CacheScreen):
-                    screen.call_later(screen.take, record)  # once it is mounted
-            case engine.Counted():
-                self._scope.screen.writing.gauge.take(record)
-            case engine.Notice():
-                self._scope.say(record.text)
-            case engine.Died():
-                self.fail(record.message)
-            case engine.Request():
-                self._controls.show_drafting(record.drafter, record.gamma, record.sampling)
-                self._scope.requests.running.follow(self._scope.conversation, record)
-
-    def fail(self, sentence: str) -> None:
-        """There is no engine, for this reason: show it, and answer every prompt with it."""
-        if self._scope.make_source is not None and self._scope.requests.settings is not None:
-            sentence = f"{sentence} · ctrl+\\ chooses another model"
-        self._scope.screen.widgets.show_loading(sentence, failed=True)
-        if self._scope.conversation.prompts:  # otherwise the welcome screen shows it
-            self._scope.say(sentence, "error")
-        self._scope.requests.fail(sentence)
-
-    def _become_ready(self, ready: engine.Ready) -> None:
-        if self._scope.preferences is not None and self._chosen is not None:
-            self._scope.preferences.remember(self._chosen, ["target", "draft", "drafter", "context"])
-        self._chosen = None
-        slots = ready.slots or self._scope.loaded.slots  # another server may not say
-        self._scope.loaded = replace(ready, slots=slots)
-        if self._scope.requests.settings is None:
-            self._controls.show_drafting()
-        else:
-            self._controls.show(self._scope.requests.settings)
-        self._scope.requests.ready(ready.target, ready.sampling)
-        self._scope.screen.widgets.show_machine(ready, self._scope.requests.model)
-        self._scope.screen.widgets.show_loading("" if self._scope.replaying else "ready: ask anything")
-        self._scope.screen.writing.gauge.begin(ready.context)
-        wanted = self._scope.requests.settings
-        if wanted is not None and (notice := wanted.context_notice(ready)):
-            self._scope.say(notice, "warning")
 
 
 async def _close(source: Source | None) -> None:

@@ -22,12 +22,26 @@ from specchat.engine import size_text
 from specchat.engine.models import KnownModel, Machine, recommended, vocabulary_misfit
 
 
-class Models(Protocol):
-    """What the screen needs of `actions.models.ModelActions`."""
+class Downloads(Protocol):
+    """What the screen needs of `actions.downloads.Downloads`."""
 
     @property
     def pulls(self) -> Mapping[str, Pull]:
         """Downloads, by model."""
+
+    async def machine(self) -> Machine:
+        """What another model could use."""
+
+    def pull(self, name: str) -> None:
+        """Start, resume or pause a download."""
+
+
+class Models(Protocol):
+    """What the screen needs of `actions.models.ModelActions`."""
+
+    @property
+    def downloads(self) -> Downloads:
+        """Downloads of models."""
 
     @property
     def drafts(self) -> tuple[str, ...]:
@@ -40,17 +54,11 @@ class Models(Protocol):
     async def known(self) -> list[KnownModel]:
         """All models."""
 
-    async def machine(self) -> Machine:
-        """What another model could use."""
-
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load models; returns whether loading began."""
 
     def unload(self) -> None:
         """Free their memory."""
-
-    def pull(self, name: str) -> None:
-        """Start, resume or pause a download."""
 
 
 def misfits(target: KnownModel, models: Sequence[KnownModel]) -> dict[str, str]:
@@ -157,7 +165,7 @@ class ModelsScreen(Dialog[None]):
         """Download the highlighted model, or pause."""
         if (model := self._highlighted) is not None:
             if model.disk_bytes is None and not model.gone:
-                self._models.pull(model.spec)
+                self._models.downloads.pull(model.spec)
                 self._follow()
             else:
                 state = "no longer exists" if model.gone else "is on this machine"
@@ -181,7 +189,7 @@ class ModelsScreen(Dialog[None]):
 
     @work(exclusive=True, group="models-look", exit_on_error=False)
     async def _look(self) -> None:
-        self._known, self._machine = await asyncio.gather(self._models.known(), self._models.machine())
+        self._known, self._machine = await asyncio.gather(self._models.known(), self._models.downloads.machine())
         target = next((model for model in self._known if model.spec == self._models.chosen[0]), None)
         self._fill()
         if target is not None:
@@ -190,7 +198,7 @@ class ModelsScreen(Dialog[None]):
 
     def _follow(self) -> None:
         """Show the progress of downloads, and look for models again when one has ended."""
-        states = {name: pull.state for name, pull in self._models.pulls.items()}
+        states = {name: pull.state for name, pull in self._models.downloads.pulls.items()}
         ended = any(state is PullState.DONE is not self._states.get(name) for name, state in states.items())
         self._states = states
         if ended:
@@ -237,7 +245,7 @@ class ModelsScreen(Dialog[None]):
 
     def _word(self, model: KnownModel) -> tuple[str, str]:
         """The most important fact about a model, and its style."""
-        pull = self._models.pulls.get(model.spec)
+        pull = self._models.downloads.pulls.get(model.spec)
         if pull is not None and pull.state in (PullState.RUNNING, PullState.PAUSED):
             share = "" if pull.fraction is None else f" {pull.fraction * 100:.0f} %"
             return ("downloading" if pull.running else "paused") + share, "$quiet"
@@ -278,6 +286,6 @@ class ModelsScreen(Dialog[None]):
             download if model.download_bytes else "",
             f"about {speed:.0f} tokens per second expected" if speed else "",
         )
-        pull, misfit = self._models.pulls.get(model.spec), self._misfit.get(model.spec)
+        pull, misfit = self._models.downloads.pulls.get(model.spec), self._misfit.get(model.spec)
         fits = "has the vocabulary of the target: it can draft" if misfit == "" else misfit or ""
         yield fits, pull.text if pull is not None else ""

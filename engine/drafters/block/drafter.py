@@ -44,13 +44,13 @@ class BlockDrafter(Drafter):
         shape = network.shape
         whole = len(vocabulary) == target.vocabulary
         self._support = None if whole else Support.of(vocabulary, target.vocabulary)
-        output, self.score_bytes = (
-            (target.output_layer(), 0) if whole else target_output(target, vocabulary, network.fc)
-        )
+        output, self.score_bytes = target_output(target, vocabulary, network.fc)
         self._cache = ContextCache(network, target.cache.pool, network.norm.weight)
         self._graphs = target.graphs(MOST_SHAPES)
         known = None if whole else vocabulary
-        self._steps = BlockSteps(network, self._cache, output, target.embedding_rows, known, self._graphs)
+        self._steps = BlockSteps(
+            network, self._cache, output, target.embedding_rows, known, self._graphs, target.penalties
+        )
         self._proposals, self._grows = shape.proposals, target.device.type == "cpu"
         self.profile = DrafterProfile(range(shape.proposals))
         if self._grows:

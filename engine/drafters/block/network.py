@@ -47,6 +47,12 @@ class BlockNetwork(nn.Module):
         return [module for module in self.modules() if isinstance(module, _Attention)]
 
     @property
+    def scoring_heads(self) -> list[nn.Module]:
+        """The heads that change the logits of positions, or predict their acceptance."""
+        every = (self.markov_head, self.confidence_head, self.candidate_selector)
+        return [head for head in every if head is not None]
+
+    @property
     def taps(self) -> tuple[int, ...]:
         """Depths of the target's hidden states that it reads."""
         return self.shape.taps

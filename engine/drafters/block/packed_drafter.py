@@ -32,12 +32,10 @@ class PackedBlockDrafter(Drafter):
     profile = DrafterProfile(range(2 * GRADES), expected_rates=EXPECTED)
 
     def __init__(self, loaded: LoadedBlock, target: PackedBackend) -> None:
-        network, vocabulary, support = loaded.network, loaded.vocabulary, None
-        if len(vocabulary) == target.vocabulary:
-            scores = target.output_layer()
-        else:
-            scores, self.score_bytes = target_output(target, vocabulary, network.fc)
-            support = Support.of(vocabulary, target.vocabulary)
+        network, vocabulary = loaded.network, loaded.vocabulary
+        scores, self.score_bytes = target_output(target, vocabulary, network.fc)
+        whole = len(vocabulary) == target.vocabulary
+        support = None if whole else Support.of(vocabulary, target.vocabulary)
         assert isinstance(scores.matrix, PackedMatrix)
         self._context = PackedContext(network, scores.matrix, target.packed_embedding, target.cache.pool)
         trees, chains = (

@@ -28,6 +28,7 @@ from specchat.engine.drafters.published.weights import (
 from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.packed.load import Model, PackedModel
+from specchat.engine.models.packed.quantize import quantize_network
 
 _OF_THE_TARGET = re.compile(r"(embed_tokens|lm_head|verifier_\w+)\.weight|rotary_emb\..*")
 """Tensors that are the target's, or computed."""
@@ -43,7 +44,8 @@ class UnfitBlockError(EngineError):
 
 @dataclass(frozen=True, slots=True)
 class LoadedBlock:
-    """A block drafter on its target's device, in its dtype; with 8-bit codes next to packed weights."""
+    """A block drafter on its target's device, in its dtype; next to packed weights, with 4-bit codes in its layers and
+    8-bit ones in its heads."""
 
     network: BlockNetwork
     vocabulary: Tensor
@@ -71,8 +73,12 @@ def load_block(folder: Path, target: Model) -> LoadedBlock:
     try:
         network, vocabulary = read_block(folder, target)
     except EngineError as error:
-        raise UnfitBlockError(f"{error}; until then it drafts as without it") from None
-    return LoadedBlock(network, vocabulary.to(target.device), display_name(folder), pack_head(network, target))
+        raise UnfitBlockError(str(error)) from None
+    if isinstance(target, PackedModel):
+        for head in network.scoring_heads:  # small, and they change logits directly
+            quantize_network(head)
+    size = pack_head(network, target, "q4")
+    return LoadedBlock(network, vocabulary.to(target.device), display_name(folder), size)
 
 
 def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:

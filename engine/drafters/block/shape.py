@@ -7,6 +7,7 @@ are known by their tensors, since their fields differ.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MOST_ROWS = 64
 _MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook"
 _CONFIDENCE, _CONVOLUTION = "confidence_head.proj.weight", "layers.0.attention_conv.base_kernel"
+_OF_CODES = re.compile(r"_proj\.(?!(weight|bias)$)")
+"""Tensors that only quantised linear layers have."""
 _BIAS, _OF_GEMMA = "layers.0.self_attn.q_proj.bias", "layers.0.pre_feedforward_layernorm.weight"
 
 
@@ -165,8 +168,8 @@ class _Reader:
         require(activation == "silu", f"has the activation {activation!r}, which is not supported")
         require(head == "vanilla", f"has a Markov head of the type {head!r}, which is not supported: choose another")
         require(_OF_GEMMA not in self._tensors, "has layers of Gemma 4, which are not supported: choose another")
-        plain = not self._config.get("quantization_config")
-        require(plain, "has quantised weights, which are not supported: choose its plain weights or a GGUF file")
+        coded = self._config.get("quantization_config") or any(_OF_CODES.search(name) for name in self._tensors)
+        require(not coded, "has quantised weights, which are not supported: choose its plain weights or a GGUF file")
 
     def _stated(self, name: str) -> Any:
         """What is special to block drafters, from wherever it is stated; None if it is not."""

@@ -19,6 +19,7 @@ from specchat.engine.drafters.block.network import BlockNetwork, Turns
 from specchat.engine.drafters.row_store import RowStore
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
+from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
@@ -75,6 +76,7 @@ class BlockSteps:
         embed: gives the target's embeddings [..., d] of tokens [...].
         vocabulary: [V'], the tokens that it scores; None for all.
         graphs: captures the steps, or calls them.
+        penalties: of the target's rows. Captured steps, which cannot depend on the length of a text, do not apply them.
     """
 
     def __init__(
@@ -85,8 +87,10 @@ class BlockSteps:
         embed: Callable[[Tensor], Tensor],
         vocabulary: Tensor | None,
         graphs: Graphs,
+        penalties: Penalties,
     ) -> None:
         self._network, self._cache, self._output, self._embed = network, cache, output, embed
+        self._penalties = None if graphs.enabled else penalties
         self._vocabulary, self._graphs, self._shape = vocabulary, graphs, network.shape
         self._positions = min(self._shape.proposals, MAX_GAMMA)
         self._widths = sorted({self._positions + 1, MAX_GAMMA + 1})
@@ -140,7 +144,9 @@ class BlockSteps:
         }
         if flags.any_xtc:
             numbers["xtc"] = xtc.thresholds(rows, [range(self._positions)] * len(rows), self._positions)
-        tokens, chances, *q = graphs.call(*self._drafting(count, flags, self._columns(max(ends))), numbers)
+        adjustment = self._penalties.of(rows, drafts=True) if self._penalties else None
+        step = self._drafting(count, flags, self._columns(max(ends)), adjustment)
+        tokens, chances, *q = graphs.call(*step, numbers)
         return Drafted(tokens[: len(rows)], chances[: len(rows)], q[0][: len(rows)] if q else None)
 
     def _columns(self, longest: int) -> int:
@@ -174,8 +180,8 @@ class BlockSteps:
 
         return ("read", rows, width), run, signature
 
-    def _drafting(self, rows: int, flags: SamplingFlags, count: int) -> Step:
-        """Drafting for a number of rows with sampling flags, over a number of columns."""
+    def _drafting(self, rows: int, flags: SamplingFlags, count: int, adjustment: Adjustment | None = None) -> Step:
+        """Drafting for a number of rows with sampling flags and penalties, over a number of columns."""
 
         def run(inputs: Inputs) -> list[Tensor]:
             settings = SamplingRows.from_numbers(inputs["settings"], flags, inputs.get("xtc"))
@@ -185,6 +191,8 @@ class BlockSteps:
             for position in range(self._positions):
                 row = outcome[:, position]
                 logits = self._network.after(scored[:, position], row, previous)
+                if adjustment is not None:
+                    logits = self._adjusted(adjustment, logits, [*tokens, previous])
                 chance = self._network.confidence(row, previous)
                 chances.append(logits.softmax(-1).amax(-1) if chance is None else chance)
                 if flags.all_greedy:
@@ -204,6 +212,15 @@ class BlockSteps:
             return Signature(dict.fromkeys(("slots", "ends", "last"), (rows,)), reals)
 
         return ("draft", rows, flags, count), run, signature
+
+    def _adjusted(self, adjustment: Adjustment, logits: Tensor, drafted: list[Tensor]) -> Tensor:
+        """Logits [B, V'] with bias and penalties, after drafted tokens [B] and one more, which does not count."""
+        known, whole = self._vocabulary, logits
+        if known is not None:
+            whole = logits.new_zeros(len(logits), self._shape.vocabulary)
+            whole[:, known] = logits
+        whole = adjustment.apply(whole[:, None], torch.stack(drafted, 1), first=len(drafted) - 1)[:, 0]
+        return whole if known is None else whole[:, known]
 
     def _block(self, slots: Tensor, ends: Tensor, last: Tensor, count: int) -> Tensor:
         """What the rows of positions are scored with [B, P, d].

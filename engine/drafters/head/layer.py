@@ -22,13 +22,15 @@ from specchat.engine.drafters.row_store import RowStore
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.load import Model, PackedModel
-from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_linear
+from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_rows
 from specchat.engine.models.prepacked_linear import pack, prepacked_linear
 from specchat.engine.request import MAX_GAMMA
 
 WINDOW = 256
 """Places a draft looks back: the longest distance in training."""
 _FOUR_BITS = (Format.Q4, Format.Q4_SUPER, Format.MXFP4)
+_LARGE = 1 << 25
+"""Weights of an output layer; the codes of a smaller one stay in the processor's caches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,16 +193,28 @@ def pack_head(head: nn.Module, target: Model, codes: str = "q8") -> int:
 
 
 def target_output(target: Backend, vocabulary: Tensor, like: object) -> tuple[nn.Module, int]:
-    """The target's output layer for these tokens, and its bytes: in codes as `like`, a layer of the head, has them; the
-    target's own codes stay if they are no longer."""
-    codes = None
-    if isinstance(like, QuantizedLinear):
-        codes = "q4" if like.matrix.format in _FOUR_BITS else "q8"
-    part = target.packed_output(vocabulary)
-    if part is not None and (codes != "q4" or part.format in _FOUR_BITS):
-        return QuantizedLinear(part), part.data.nbytes
-    weight = target.output_rows(vocabulary)
-    if codes is not None and can_quantize(weight):
-        layer = quantized_linear(weight, method=codes)
+    """The target's output layer for these tokens, and the bytes that it takes next to the target.
+
+    Next to a network with codes it has codes: those of the target, or a copy of 4 bits where these have more and the
+    network has 4 bits, or the layer is so large that reading it takes much of a draft step.
+
+    Args:
+        target: whose output layer it is.
+        vocabulary: [V'], int64.
+        like: a layer of the network.
+    """
+    whole, some = len(vocabulary) == target.vocabulary, target.output_rows(vocabulary[:1])
+    large, codes = len(vocabulary) * some.shape[1] > _LARGE, None
+    if isinstance(like, QuantizedLinear) and can_quantize(some):
+        codes = "q4" if large or like.matrix.format in _FOUR_BITS else "q8"
+    if whole and not (codes and large):
+        return target.output_layer(), 0
+    if codes is None:
+        weight = target.output_rows(vocabulary)
+        return prepacked_linear(weight), weight.nbytes
+    own = target.packed_output()
+    if own is None or (codes == "q4" and own.format not in _FOUR_BITS):
+        layer = quantized_rows(target.output_rows, vocabulary, codes)
         return layer, layer.bytes
-    return prepacked_linear(weight), weight.nbytes
+    part = own if whole else own.picked(vocabulary.numpy())
+    return QuantizedLinear(part), 0 if whole else part.data.nbytes

@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from specchat.engine.errors import check
 from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, hub_folder
-from specchat.engine.models.checkpoint import read_json
+from specchat.engine.models.checkpoint import INDEX, read_json, weight_files
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.hub import HUB_ID, cached_snapshot, fetch_from_hub, hub_file, hub_files
+from specchat.engine.models.hub import (
+    HUB_ID,
+    SHARD,
+    cached_snapshot,
+    drafter_file,
+    fetch_from_hub,
+    hub_file,
+    hub_files,
+)
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 
 CONFIG = "config.json"
 WEIGHTS = (
     "model.safetensors",
+    INDEX,
     "medusa_lm_head.safetensors",
     "pytorch_model.bin",
     "medusa_lm_head.pt",
 )
-"""File names of weights in order of preference."""
+"""File names of weights, or of the list of their files, in order of preference."""
 MEDUSA, NESTED, SPECULATORS = "medusa_num_heads", "dflash_config", "speculators_model_type"
 BLOCK_KINDS = ("dflash", "dflash2", "dspark")
 """Kinds of speculators that are block drafters."""
@@ -35,6 +46,11 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 def is_block(found: Path) -> bool:
     """Whether what was found is a block drafter."""
     return found.suffix == GGUF or _states_block(read_json(found / CONFIG))
+
+
+def _is_block_file(file: Path) -> bool:
+    """Whether a GGUF file is a block drafter."""
+    return GgufHeader.read(file).architecture in _GGUF_BLOCKS
 
 
 def _states_block(config: Mapping[str, Any]) -> bool:
@@ -60,27 +76,40 @@ def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | N
     if spec in PRESETS or not spec.strip():
         return None
     if path and path.suffix == GGUF and path.is_file():
-        return path if GgufHeader.read(path).architecture in _GGUF_BLOCKS else None
+        return path if _is_block_file(path) else None
     folder = store.find(spec) or (path if path and path.is_dir() else None)
     if folder is None:
         if path or not HUB_ID.fullmatch(spec):
             return None
         folder = store.find(hub_folder(spec))
     if folder is not None:
-        return folder if _is_published(folder) else None
+        return _published_in(folder)
     return None if cached_snapshot(spec) else _from_hub(spec, store, progress)
 
 
-def weights_of(folder: Path) -> Path | None:
-    """The file with the weights."""
-    return next((folder / name for name in WEIGHTS if (folder / name).is_file()), None)
+def weights_of(folder: Path) -> list[Path]:
+    """The files with the weights; empty without any.
+
+    Raises:
+        EngineError: one of several is missing.
+    """
+    name = next((name for name in WEIGHTS if (folder / name).is_file()), None)
+    if name == INDEX:
+        return weight_files(folder)
+    return [folder / name] if name else []
 
 
-def _is_published(folder: Path) -> bool:
-    """Whether a folder holds a published head: by its configuration, or since it is no complete model."""
-    if not (folder / CONFIG).is_file() or not weights_of(folder):
-        return False
-    return _holds_head(read_json(folder / CONFIG), [file.name for file in folder.iterdir()])
+def _published_in(folder: Path) -> Path | None:
+    """The head that a folder holds, known by its configuration or since it is no complete model, or its only GGUF file.
+
+    Raises:
+        EngineError: one of several files of weights is missing.
+    """
+    if (folder / CONFIG).is_file() and weights_of(folder):
+        names = [file.name for file in folder.iterdir()]
+        return folder if _holds_head(read_json(folder / CONFIG), names) else None
+    files = list(folder.glob(f"*{GGUF}"))
+    return files[0] if len(files) == 1 and _is_block_file(files[0]) else None
 
 
 def _holds_head(config: dict[str, Any], files: Collection[str]) -> bool:
@@ -93,13 +122,22 @@ def _holds_head(config: dict[str, Any], files: Collection[str]) -> bool:
 def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None:
     progress("fetch", f"Looking up {hub_id} on the hub", None)
     files = hub_files(hub_id)
-    weights = next((name for name in WEIGHTS if name in files), None)
-    if CONFIG not in files or weights is None or not _holds_head(read_json(hub_file(hub_id, CONFIG)), files):
-        return None
+    if file := drafter_file(hub_id, files):
+        wanted = [file]
+    else:
+        weights = next((name for name in WEIGHTS if name in files), None)
+        if CONFIG not in files or weights is None or not _holds_head(read_json(hub_file(hub_id, CONFIG)), files):
+            return None
+        wanted = [CONFIG, weights, *(name for name in files if weights == INDEX and SHARD.fullmatch(name))]
     name = hub_folder(hub_id)
     with store.building(name, progress) as work:
-        if (ready := store.find(name)) is not None:
-            return ready
-        fetched = work / "model"
-        fetch_from_hub(hub_id, fetched, progress, lambda *_: [CONFIG, weights])
-        return store.complete(name, fetched, hub_id)
+        if (ready := store.find(name)) is None:
+            fetched = work / "model"
+            fetch_from_hub(hub_id, fetched, progress, lambda *_: wanted)
+            if file:
+                kind = GgufHeader.read(fetched / file).architecture
+                check(kind in _GGUF_BLOCKS, f"{file} of {hub_id} is no block drafter, but of the architecture {kind}")
+                # Complete folders of the store have one.
+                (fetched / CONFIG).write_text(json.dumps({"architectures": [kind]}), encoding="utf-8")
+            ready = store.complete(name, fetched, hub_id)
+    return _published_in(ready)

@@ -44,12 +44,15 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of a head by name, from safetensors or from a pickle that can run no code.
 
     Raises:
-        EngineError: the file is damaged, or holds more than tensors.
+        EngineError: a file is missing or damaged, or holds more than tensors.
         UnfitError: there is no file.
     """
-    file = weights_of(folder)
-    if file is None:
-        raise UnfitError(f"has no weights ({' or '.join(WEIGHTS)}): fetch it again")
+    files = weights_of(folder)
+    require(files, f"has no weights ({' or '.join(WEIGHTS)}): fetch it again")
+    return {name: tensor for file in files for name, tensor in _read(file).items()}
+
+
+def _read(file: Path) -> dict[str, Tensor]:
     with errors_as(
         lambda error: f"{file} is damaged or holds more than weights ({first_line(error)}): fetch it again",
         (SafetensorError, OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,10 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.kernels.library import library
-from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays, pack
+from specchat.engine.kernels.packed_matrix import (
+    GROUP,
+    PANEL,
+    Format,
+    MatrixArrays,
+    PackedMatrix,
+    aligned,
+    pack,
+    packed_bytes,
+)
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 
-METHODS = ("q8", "q4")
+_FORMATS = {"q8": Format.Q8, "q4": Format.Q4}
+METHODS = tuple(_FORMATS)
 PLAIN = {torch.bfloat16: Format.BF16, torch.float16: Format.F16, torch.float32: Format.F32}
 """Dtypes that can be quantised."""
 _AT_ONCE = 1 << 20
@@ -48,7 +59,7 @@ def quantize(weights: Tensor, method: str) -> MatrixArrays:
     else:
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             list(threads.map(run, range(0, rows, at_once)))
-    return MatrixArrays(Format.Q8 if minimum is None else Format.Q4, codes, scale, minimum)
+    return MatrixArrays(_FORMATS[method], codes, scale, minimum)
 
 
 def can_quantize(weight: Tensor) -> bool:
@@ -59,6 +70,28 @@ def can_quantize(weight: Tensor) -> bool:
 def quantized_linear(weight: Tensor, bias: Tensor | None = None, method: str = "q8") -> QuantizedLinear:
     """A layer y = x Wᵀ + b with the quantised weight W [out, in]."""
     return QuantizedLinear(pack(quantize(weight, method)), bias)
+
+
+def quantized_rows(rows_of: Callable[[Tensor], Tensor], rows: Tensor, method: str) -> QuantizedLinear:
+    """A layer of these rows of a weight, quantised part by part: all of them as floats may not fit into memory.
+
+    Args:
+        rows_of: gives rows [n, K] of the weight.
+        rows: [N], int64.
+        method: of `METHODS`.
+    """
+    columns, kind = rows_of(rows[:1]).shape[1], _FORMATS[method]
+    at_once = max(_AT_ONCE // columns // PANEL, 1) * PANEL
+    matrix = PackedMatrix(kind, len(rows), columns, aligned(packed_bytes(kind, len(rows), columns)))
+
+    def run(first: int) -> None:
+        part, start = rows[first : first + at_once], packed_bytes(kind, first, columns) if first else 0
+        codes = pack(quantize(rows_of(part), method)).data
+        matrix.data[start : start + codes.nbytes] = codes
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+        list(threads.map(run, range(0, len(rows), at_once)))
+    return QuantizedLinear(matrix)
 
 
 def quantize_network(network: nn.Module, method: str = "q8") -> None:

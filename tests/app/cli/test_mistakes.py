@@ -116,7 +116,7 @@ MISTAKES = {
     "serve --host example.org": "--host example.org lets other machines in",
     "serve --api-key schlüssel": "--api-key has characters that no header can carry",
     "serve --host 256.1.1.1 --api-key k": "256.1.1.1:8000 cannot be served",
-    "serve --slots 0": "slots is 0: it must be at least 1",
+    "serve --slots 0": "slots is 0: it must be from 1 to 1024",
     "web --host 0.0.0.0": "--host 0.0.0.0 lets other machines in: give --api-key (or SPECCHAT_WEB_KEY) as well",
     "web --temperature -1": "temperature is -1",
     "web --slots 2 --attach x": "--slots contradicts --attach",

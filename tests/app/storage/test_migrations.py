@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.search_index import ATTACHED
 from specchat.app.storage.store import Store
@@ -166,3 +167,17 @@ def test_what_version_11_stored_is_read_as_parts(path: Path) -> None:
         ]
         store.change_chat(2, deleted=False)
         assert paths(store)["Gone"] == [("Bye", 1, 1)]
+
+
+@pytest.mark.parametrize("file", [VERSION_2, VERSION_9, VERSION_11], ids=lambda file: file.stem)
+def test_replies_from_before_constraints_are_exported_and_imported(path: Path, file: Path) -> None:
+    shutil.copy(file, path)
+    with Store(path) as store:
+        for chat in store.chats():
+            conversation = stored_conversation(chat, store.messages(chat.id))
+            replies = [reply for prompt in conversation.prompts for reply in prompt.replies]
+            assert {reply.constraint for reply in replies} <= {None}
+            assert as_markdown(conversation, "").count("\n## ") >= len(conversation.prompts)
+            ((_, imported),), problems = read_chats(as_json(conversation, ""))
+            assert not problems
+            assert len(imported) == len(conversation.prompts) + len(replies)

@@ -10,7 +10,7 @@ from textual.widgets import Static
 from specchat.app.chat.request_manager import Session
 from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import NoSource
-from specchat.app.ui.actions import models as model_actions
+from specchat.app.ui.actions import downloads as download_actions
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import EngineConfig
 from specchat.engine.models import PRESETS, Machine
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
     """A stage with nothing to download."""
-    monkeypatch.setattr(model_actions, "downloads", lambda _: {})
+    monkeypatch.setattr(download_actions, "downloads", lambda _: {})
     return Choosing(tmp_path)
 
 
@@ -36,7 +36,7 @@ def to_download(config: EngineConfig) -> dict[str, int]:
 async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     begun: list[str] = []
     monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
-    monkeypatch.setattr(model_actions, "downloads", to_download)
+    monkeypatch.setattr(download_actions, "downloads", to_download)
     async with stage.app.run_test(size=NARROW) as pilot:
         await shown(stage, pilot, monkeypatch)
         await stage.press(pilot, "home", "down", "down", "down", "enter")
@@ -52,8 +52,8 @@ async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeyp
 async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(stage.settings, target="qwen3.5-4b")
     stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
-    monkeypatch.setattr(model_actions, "downloads", to_download)
-    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    monkeypatch.setattr(download_actions, "downloads", to_download)
+    monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     async with stage.app.run_test(size=NARROW) as pilot:
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, ChoiceScreen)
@@ -76,8 +76,8 @@ async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(
 ) -> None:
     settings = replace(stage.settings, target="qwen3.5-4b")
     stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
-    monkeypatch.setattr(model_actions, "downloads", to_download)
-    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    monkeypatch.setattr(download_actions, "downloads", to_download)
+    monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     async with stage.app.run_test(size=NARROW) as pilot:
         for key in "12":
             stage.app.post_message(Key(key, key))
@@ -94,8 +94,8 @@ async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatc
     monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
     async with stage.app.run_test(size=NARROW) as pilot:
         await shown(stage, pilot, monkeypatch)
-        monkeypatch.setattr(model_actions, "downloads", to_download)
-        del stage.app.actions.models.pulls["qwen3.5-4b"]
+        monkeypatch.setattr(download_actions, "downloads", to_download)
+        del stage.app.actions.models.downloads.pulls["qwen3.5-4b"]
         for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
             assert isinstance(await stage.press(pilot, "home", "down", "enter"), ChoiceScreen)
             assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)

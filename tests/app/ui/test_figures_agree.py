@@ -166,7 +166,7 @@ async def test_the_set_up_on_a_gpu_states_number_memory_and_time_of_graphs(stage
         card.ready = replace(card.ready, graphs=96, graph_bytes=410_000_000, warm_up_s=52.3)
         assert re.search(r"graphs +96 · 410 MB · 0:52", text_of(card))
         for left in (5, 0):
-            stage.app.actions.models.handle(Captured(97, 420_000_000, 53.0, left, 0.0))
+            stage.app.actions.records.handle(Captured(97, 420_000_000, 53.0, left, 0.0))
             assert re.search(r"graphs +97 · 420 MB · 0:53", text_of(card))
             assert bool(re.search(r"graphs left +5", text_of(card))) == bool(left)
 

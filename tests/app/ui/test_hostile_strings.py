@@ -119,7 +119,7 @@ async def test_the_list_of_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         await stage.press(pilot, "down", "d", "enter")
         check(stage)
         await _leave(stage, pilot)
-        stage.app.actions.models.fail(text)
+        stage.app.actions.records.fail(text)
         await stage.settle(pilot)
         check(stage)
 

@@ -12,6 +12,7 @@ from textual.widgets import OptionList, Static
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.sources.pull import PullState
+from specchat.app.ui.actions import downloads as download_actions
 from specchat.app.ui.actions import models as model_actions
 from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.models import ModelsScreen
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
     """A stage with nothing to download."""
-    monkeypatch.setattr(model_actions, "downloads", lambda _: {})
+    monkeypatch.setattr(download_actions, "downloads", lambda _: {})
     return Choosing(tmp_path)
 
 
@@ -150,7 +151,7 @@ async def test_another_action_while_sizes_are_looked_up_does_not_end_the_loading
         return {}
 
     async with stage.started(WIDE) as pilot:
-        monkeypatch.setattr(model_actions, "downloads", slow)
+        monkeypatch.setattr(download_actions, "downloads", slow)
         await stage.send(pilot, "/model qwen3-0.6b")
         assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
 
@@ -161,10 +162,10 @@ async def test_a_prompt_while_sizes_are_read_keeps_its_model(stage: Choosing, mo
         return {}
 
     async with stage.started(WIDE) as pilot:
-        monkeypatch.setattr(model_actions, "downloads", slow)
+        monkeypatch.setattr(download_actions, "downloads", slow)
         assert "a reply is being written" in await stage.send(pilot, "/model qwen3-0.6b")
         await stage.give(pilot)
-        monkeypatch.setattr(model_actions, "downloads", lambda _: {})
+        monkeypatch.setattr(download_actions, "downloads", lambda _: {})
         await stage.send(pilot, "/model qwen3-0.6b")
         assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
 
@@ -229,7 +230,7 @@ async def test_a_chat_of_another_model_says_so(stage: Choosing, model: str, impo
 async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await shown(stage, pilot, monkeypatch)
-        pull = stage.app.actions.models.pulls["qwen3.5-4b"]
+        pull = stage.app.actions.models.downloads.pulls["qwen3.5-4b"]
         monkeypatch.setattr(pull, "start", lambda: setattr(pull, "state", PullState.RUNNING))
         await stage.press(pilot, "j", "p")
         assert pull.running
@@ -247,7 +248,7 @@ async def test_the_screen_looks_until_the_models_are_known(stage: Choosing, monk
         return KNOWN
 
     monkeypatch.setattr(model_actions.ModelActions, "known", known)
-    monkeypatch.setattr(model_actions.Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
     app = stage.app
     async with app.run_test(size=NARROW) as pilot:
         await stage.ready(pilot)

@@ -22,6 +22,7 @@ from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import assemble
 from specchat.engine.worker.obtain import obtain_model
 from tests.engine import published_heads
+from tests.engine.block_drafters import write_block
 from tests.failing import fails, untouched
 from tests.hub import REVISION, Hub, serving, use
 from tests.tiny_model import write_tiny_gguf
@@ -161,6 +162,11 @@ def test_a_preset_brings_its_drafter(hub: Hub, tmp_path: Path, monkeypatch: pyte
     made = assemble(config, ignore_progress)
     assert not made.parts
     assert any("no model someone/gone" in notice for notice in made.notices)
+    hub.repositories["someone/block"] = write_block(tmp_path / "block", "dspark")
+    monkeypatch.setitem(PRESETS, "tiny", replace(preset, draft="someone/block"))
+    (notice,) = [each for each in assemble(config, ignore_progress).notices if "block drafter" in each]
+    assert notice.endswith("choose the drafter of this target. Until then drafts come from repeated text alone")
+    assert notice.lower().count("until then") == 1
     monkeypatch.setitem(PRESETS, "tiny", replace(preset, experts=True))
     assert not assemble(config, ignore_progress).parts
 

@@ -1,6 +1,5 @@
-"""The default model on the quantised kernels: its own greedy tokens with every drafter, batch and thread count.
-
-And bit by bit on logits: a token's logits do not depend on the tokens read with it, on its place, or on threads.
+"""The default model on the quantised kernels, bit by bit: a token's logits do not depend on the tokens read with it, on
+its place, or on threads; and its greedy tokens not on texts of other chats.
 """
 
 from collections import Counter
@@ -23,7 +22,6 @@ from tests.engine.tiny import ask, ids_of, run_together, started
 pytestmark = [pytest.mark.model, pytest.mark.slow, pytest.mark.usefixtures("kernels")]
 PROMPTS = [prompt.text for kind in load_prompts(SETS) for prompt in kind.first(4).prompts]
 LENGTH = 24
-DRAFTERS = ("none", "ngram", "suffix", "copy", "random", "head", "combined")
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +33,8 @@ def engine(default_model: Path) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def plain(engine: Engine) -> list[list[int]]:
     """What the target says by itself, one at a time."""
-    return said(engine, "none", 1)
-
-
-def said(engine: Engine, drafter: str, batch: int) -> list[list[int]]:
-    asked = [ask(text, text, drafter=drafter, max_tokens=LENGTH) for text in PROMPTS]
-    return [ids_of(events) for events in run_together(engine, asked, batch)]
-
-
-@pytest.mark.parametrize("batch", [1, 4])
-@pytest.mark.parametrize("drafter", DRAFTERS)
-def test_greedy_tokens_are_the_targets_own(engine: Engine, plain: list[list[int]], drafter: str, batch: int) -> None:
-    assert said(engine, drafter, batch) == plain
+    asked = [ask(text, text, drafter="none", max_tokens=LENGTH) for text in PROMPTS]
+    return [ids_of(events) for events in run_together(engine, asked, 1)]
 
 
 @pytest.mark.parametrize("drafter", ["suffix", "combined"])
@@ -68,10 +56,6 @@ def test_greedy_tokens_stay_the_same_with_other_chats(engine: Engine, plain: lis
                     before.update({True: record.accepted, False: record.tested - record.accepted})
         assert before[True] > fewest * before.total() > 0
     engine.other_chats.update({}, engine.other_chats.keys)
-
-
-def test_every_drafter_is_tested(engine: Engine) -> None:
-    assert set(engine.wait_ready().drafters) == set(DRAFTERS)
 
 
 def test_logits_have_the_same_bits_wherever_a_token_stands(default_model: Path) -> None:

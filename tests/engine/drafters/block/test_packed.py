@@ -31,6 +31,7 @@ from tests.engine.rows import row_of
 pytestmark = pytest.mark.usefixtures("kernels")
 COLUMNS = 300
 LENGTHS = (190, 7, 150)
+DRAWN = Sampling(temperature=1.0)
 
 
 class Pair:
@@ -85,8 +86,8 @@ class InHalves(_Attention):
         return key.half().float(), value.half().float()
 
 
-def rows_of(lengths: Sequence[int] = LENGTHS, temperature: float = 1.0) -> list[SequenceState]:
-    request = Request("r", prompt_ids=(1,), sampling=Sampling(temperature=temperature))
+def rows_of(lengths: Sequence[int] = LENGTHS, sampling: Sampling = DRAWN) -> list[SequenceState]:
+    request = Request("r", prompt_ids=(1,), sampling=sampling)
     texts = [[(7 * i + n) % WORDS for i in range(n)] for n in lengths]
     return [row_of(text, slot, request, seed=slot) for slot, text in enumerate(texts)]
 
@@ -129,16 +130,35 @@ def test_bits_depend_on_neither_other_rows_nor_chunks_nor_the_instruction_set(ki
             use(library(), None)
 
 
-def test_the_likeliest_tokens_are_drafted_where_nothing_is_drawn() -> None:
-    pair = Pair(DSPARK)
-    (row,) = [pair.read(row) for row in rows_of((60,), temperature=0.0)]
-    (draft,) = pair.draft([row], 5)
+def first_branch(draft: Draft) -> list[int]:
+    """The likeliest token of each depth after the one before."""
     node, found = 0, list[int]()
     while children := draft.tree.children[node]:
         node = children[0]
         found.append(draft.on_host[node - 1])
+    return found
+
+
+def test_the_likeliest_tokens_are_drafted_where_nothing_is_drawn() -> None:
+    pair = Pair(DSPARK)
+    (row,) = [pair.read(row) for row in rows_of((60,), Sampling())]
+    found = first_branch(*pair.draft([row], 5))
     assert len(found) == 5
     assert found == [int(logits.argmax()) for logits, _ in pair.scores_of(row, found)]
+
+
+def test_drafts_have_the_bias_and_the_penalties_of_their_row() -> None:
+    pair, bias = Pair(DSPARK), tuple((token, -9.0) for token in range(0, WORDS, 2))
+    penalised = Sampling(repetition_penalty=1.7, logit_bias=bias)
+    (row,) = [pair.read(row) for row in rows_of((60,), penalised)]
+    found = first_branch(*pair.draft([row], 5))
+    assert len(found) == 5
+    for count, (plain, _) in enumerate(pair.scores_of(row, found)):
+        logits = plain.clone()
+        logits[::2] -= 9
+        seen = [*{*row.tokens, *found[:count]}]
+        logits[seen] = torch.where(logits[seen] < 0, logits[seen] * 1.7, logits[seen] / 1.7)
+        assert found[count] == int(logits.argmax())
 
 
 @pytest.mark.parametrize("kept", [149, 130, 64])

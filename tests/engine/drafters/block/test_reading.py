@@ -1,5 +1,6 @@
 """Block drafters on disk: GGUF files say what folders say, and what does not fit is refused by name."""
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,12 +14,15 @@ from torch import Tensor
 from specchat.engine import EngineConfig
 from specchat.engine.drafters.block.reading import UnfitBlockError, load_block, read_block
 from specchat.engine.drafters.published.find import find_published, is_block
+from specchat.engine.errors import EngineError
+from specchat.engine.models import downloads, is_installed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.assembly import assemble
 from tests.engine.block_drafters import HEADS, INNER, KEY_HEADS, KINDS, MASK, SIZE, Made
 from tests.engine.published_heads import HIDDEN, llama, write
 from tests.engine.tiny import VOCABULARY
+from tests.hub import Hub, serving, use
 from tests.tiny_model import write_tiny_model
 
 _IN_GGUF = {
@@ -156,6 +160,10 @@ BAD: dict[str, tuple[Made, str]] = {
     "another Markov head": (_with("dspark", markov_head_type="rnn"), "Markov head of the type 'rnn'"),
     "another activation": (_with("dspark", hidden_act="relu"), "activation 'relu'"),
     "quantised weights": (_with("dspark", quantization_config={"quant_algo": "NVFP4"}), "quantised weights"),
+    "quantised weights that only their names tell": (
+        (KINDS["dspark"]()[0], KINDS["dspark"]()[1] | {"layers.0.mlp.up_proj.weight_scale": torch.ones(1)}),
+        "quantised weights",
+    ),
     "no selector size": (_with("dflash 2", {"selector_top_k": None}), "no selector_rank and selector_top_k"),
     "no group size": (_with("dflash 2", {"conv_group_size": None}), "no conv_kernel_size and conv_group_size"),
     "a tensor too many": (
@@ -213,11 +221,82 @@ def test_a_gguf_file_of_an_unknown_variant_is_refused(make: Callable[[Path], Pat
         load_block(make(tmp_path / "strange.gguf"), llama())
 
 
+def sharded(folder: Path, made: Made) -> Path:
+    """A drafter's folder with its weights in two files, as the hub's libraries save large ones."""
+    config, tensors = made
+    names = sorted(tensors)
+    parts = {f"model-0000{i + 1}-of-00002.safetensors": names[i::2] for i in range(2)}
+    for file, own in parts.items():
+        write(folder, config, {name: tensors[name] for name in own}, file)
+    index = {"metadata": {}, "weight_map": {name: file for file, own in parts.items() for name in own}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return folder
+
+
+def test_weights_in_several_files_are_those_in_one(tmp_path: Path) -> None:
+    target, made, store = llama(), KINDS["dspark"](), ModelStore(tmp_path / "models")
+    folder = sharded(tmp_path / "sharded", made)
+    assert find_published(str(folder), store, ignore_progress) == folder
+    (network, _), (whole, _) = (read_block(each, target) for each in (folder, write(tmp_path / "whole", *made)))
+    for name, tensor in whole.state_dict().items():
+        assert torch.equal(network.state_dict()[name], tensor)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+    with pytest.raises(EngineError, match=r"lacks model-00002-of-00002.safetensors, so the model is not complete"):
+        find_published(str(folder), store, ignore_progress)
+
+
+def test_weights_in_several_files_are_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, store = sharded(tmp_path / "there", KINDS["dspark"]()), ModelStore(tmp_path / "models")
+    with serving(Hub(**{"someone/drafter": there})) as hub:
+        use(hub, monkeypatch, tmp_path / "no-hub-cache")
+        found = find_published("someone/drafter", store, ignore_progress)
+    assert found == store.path("someone--drafter")
+    assert load_block(found, llama()).name == "drafter"
+
+
+FILES = ("tiny-DSpark-BF16.gguf", "tiny-DSpark-Q4_K_M.gguf", "tiny-DSpark-Q8_0.gguf")
+"""Files of a repository as quantisers name them."""
+
+
+def test_a_gguf_file_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there, store = tmp_path / "there", ModelStore(tmp_path / "models")
+    there.mkdir()
+    for name in FILES:
+        write_gguf(there / name, "dspark", "dspark")
+    (there / "README.md").write_text("a drafter")
+    config = EngineConfig(str(write_tiny_model(tmp_path / "target")), store.folder, draft="someone/tiny-GGUF")
+    with serving(Hub(**{"someone/tiny-GGUF": there})) as hub:
+        use(hub, monkeypatch, tmp_path / "no-hub-cache")
+        assert downloads(config) == {"someone/tiny-GGUF": (there / FILES[2]).stat().st_size}
+        for _ in range(2):
+            found = find_published("someone/tiny-GGUF", store, ignore_progress)
+            assert found == store.path("someone--tiny-GGUF") / FILES[2]
+        assert is_installed(config)
+    assert {name for name, _ in hub.asked} == {FILES[2]}
+    assert is_block(found)
+    assert load_block(found, llama()).network.shape.markov_rank
+
+
+def test_a_gguf_file_of_the_hub_that_is_no_block_drafter_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    write_gguf(there / "dflash-draft.gguf", "dflash", "qwen3")
+    store = ModelStore(tmp_path / "models")
+    with serving(Hub(**{"someone/tiny": there})) as hub:
+        use(hub, monkeypatch, tmp_path / "no-hub-cache")
+        with pytest.raises(EngineError, match=r"dflash-draft.gguf of someone/tiny is no block drafter, but .* qwen3"):
+            find_published("someone/tiny", store, ignore_progress)
+    assert not store.models()
+
+
 def test_the_target_runs_with_the_drafter_that_it_would_have_had(tmp_path: Path) -> None:
     target = write_tiny_model(tmp_path / "target")
     folder = write(tmp_path / "strange", *_with("dspark", block_size=1))
     config = EngineConfig(str(target), tmp_path / "models", draft=str(folder), device="cpu", context=64, slots=1)
     made = assemble(config, ignore_progress)
-    assert [notice for notice in made.notices if str(folder) in notice]
+    (notice,) = [notice for notice in made.notices if str(folder) in notice]
+    assert notice.endswith(". Until then drafts are as without it")
     assert next(iter(made.drafters)) == "suffix"
     assert not made.parts

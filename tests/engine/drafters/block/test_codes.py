@@ -1,0 +1,148 @@
+"""Codes of a block drafter next to a quantised target, and of the output layer that scores its drafts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from gguf import GGMLQuantizationType as Type
+from torch import Tensor
+
+from specchat.engine import Engine, EngineConfig, Request, Sampling
+from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.drafters.block.reading import LoadedBlock, load_block
+from specchat.engine.drafters.head.layer import target_output
+from specchat.engine.kernels.packed_matrix import Format, pack, packed_bytes
+from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.quantize import quantize, quantized_linear, quantized_rows
+from specchat.engine.worker.assembly import Assembly, assemble_loaded
+from tests.engine import block_drafters
+from tests.engine.drafters.models import pack as packed_model
+from tests.engine.families import write_family
+from tests.engine.gguf_files import write_gguf, write_source
+from tests.engine.tiny import VOCABULARY, ids_of, rounds_of, tiny_engine
+
+pytestmark = pytest.mark.usefixtures("kernels", "one_thread")
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> PackedModel:
+    """A target with 8-bit codes that the drafters of `block_drafters` are for."""
+    sizes = {"hidden_size": block_drafters.HIDDEN, "vocab_size": VOCABULARY, "num_hidden_layers": 8}
+    return packed_model(write_family("llama", tmp_path / "target", **sizes), tmp_path)
+
+
+@pytest.fixture
+def block(target: PackedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedBlock:
+    """A drafter that the kernels can run."""
+    for name, size in (("SIZE", 16), ("INNER", 96), ("RANK", 32)):
+        monkeypatch.setattr(block_drafters, name, size)
+    return load_block(block_drafters.write_block(tmp_path / "drafter", "dspark"), target)
+
+
+@pytest.fixture
+def every_layer_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.engine.drafters.head.layer._LARGE", 0)
+
+
+def output_of(target: PackedModel, count: int = VOCABULARY) -> tuple[QuantizedLinear, int, Tensor]:
+    """What scores the last tokens for a drafter with 8-bit codes, its bytes, and the target's weights."""
+    backend, vocabulary = PackedBackend(target, 1, 64, 17), torch.arange(VOCABULARY - count, VOCABULARY)
+    layer, size = target_output(backend, vocabulary, quantized_linear(torch.randn(32, 32)))
+    assert isinstance(layer, QuantizedLinear)
+    return layer, size, backend.output_rows(vocabulary)
+
+
+@pytest.mark.usefixtures("every_layer_is_large")
+def test_logits_of_the_short_copy_are_off_by_its_rounding_at_most(target: PackedModel) -> None:
+    layer, size, weights = output_of(target)
+    assert (layer.matrix.format, size) == (Format.Q4, packed_bytes(Format.Q4, *weights.shape))
+    groups = weights.unflatten(1, (-1, 32))
+    step = (groups.amax(-1) - groups.amin(-1)) / 15
+    rounding = (0.51 * step + 2e-3 * groups.abs().amax(-1)).repeat_interleave(32, 1)  # scale and minimum are float16
+    assert ((layer.weight - weights).abs() <= rounding).all()
+    x = torch.randn(7, weights.shape[1])
+    inputs = x.abs().unflatten(1, (-1, 32)).amax(-1).repeat_interleave(32, 1) / 254  # codes of what it reads
+    exact, bound = x @ weights.T, x.abs() @ rounding.T + inputs @ (weights.abs() + rounding).T
+    assert ((layer(x) - exact).abs() <= bound).all()
+    assert (layer(x) - exact).std() < 0.15 * exact.std()
+
+
+def test_a_small_layer_is_the_targets_own(target: PackedModel) -> None:
+    layer, size, _ = output_of(target)
+    assert np.shares_memory(layer.matrix.data, target.output.data)
+    assert size == 0
+    part, size, weights = output_of(target, count=100)
+    assert (part.matrix.format, size) == (target.output.format, packed_bytes(Format.Q8, 100, weights.shape[1]))
+    assert torch.equal(part.weight, weights)
+
+
+@pytest.mark.usefixtures("every_layer_is_large")
+@pytest.mark.parametrize(("kind", "copied"), [(Type.Q4_0, False), (Type.Q6_K, True)])
+def test_a_layer_of_more_than_four_bits_is_copied(kind: Type, copied: bool, tmp_path: Path) -> None:
+    source = write_source("llama", tmp_path / "source", hidden_size=256, vocab_size=VOCABULARY)
+    file = write_gguf(
+        "llama", source, tmp_path / "target.gguf", lambda name, _: kind if name == "output.weight" else Type.Q4_0
+    )
+    target = packed_model(file, tmp_path, "auto")
+    layer, size, weights = output_of(target)
+    assert layer.matrix.format == Format.Q4
+    assert np.shares_memory(layer.matrix.data, target.output.data) != copied
+    assert size == copied * packed_bytes(Format.Q4, *weights.shape)
+
+
+@pytest.mark.parametrize("method", ["q8", "q4"])
+def test_rows_that_are_quantised_in_parts_have_the_codes_of_the_whole(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.engine.models.packed.quantize._AT_ONCE", 20 * 64)
+    weights, rows = torch.randn(90, 64), torch.randperm(90)[:53]
+    whole = pack(quantize(weights[rows], method))
+    made = quantized_rows(lambda some: weights[some], rows, method).matrix
+    assert (made.format, made.shape) == (whole.format, whole.shape)
+    assert (made.data == whole.data).all()
+
+
+def test_layers_have_four_bits_and_heads_eight(block: LoadedBlock) -> None:
+    network = block.network
+    assert network.markov_head is not None
+    assert network.confidence_head is not None
+    layers = [module for module in network.layers.modules() if isinstance(module, QuantizedLinear)]
+    assert len(layers) == 7 * network.shape.layers
+    assert {layer.matrix.format for layer in (network.fc, *layers)} == {Format.Q4}  # type: ignore[union-attr]
+    heads = network.markov_head.markov_w2, network.confidence_head.proj
+    assert {head.matrix.format for head in heads} == {Format.Q8}  # type: ignore[union-attr]
+
+
+def assembled(target: PackedModel, block: LoadedBlock) -> Assembly:
+    return assemble_loaded(EngineConfig("tiny", Path(), slots=1, context=64), target, block=block)
+
+
+def test_the_memory_of_a_copy_is_stated(
+    target: PackedModel, block: LoadedBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without = assembled(target, block)
+    monkeypatch.setattr("specchat.engine.drafters.head.layer._LARGE", 0)
+    made, size = assembled(target, block), packed_bytes(Format.Q4, *target.output.shape)
+    assert (without.score_bytes, made.score_bytes) == (0, size)
+    assert made.cache_bytes - without.cache_bytes == size
+
+
+@pytest.fixture
+def engine(target: PackedModel, block: LoadedBlock) -> Iterator[Engine]:
+    with tiny_engine(assemble=lambda config, _: assemble_loaded(config, target, block=block)) as started:
+        yield started
+
+
+@pytest.mark.usefixtures("every_layer_is_large")
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.3, presence_penalty=0.5)])
+def test_greedy_replies_are_those_without_drafts(engine: Engine, sampling: Sampling) -> None:
+    def reply(drafter: str) -> list[object]:
+        asked = Request(drafter, prompt_ids=(5, 9, 70, 3), drafter=drafter, gamma=3, max_tokens=40, sampling=sampling)
+        return list(engine.stream(asked))
+
+    drafted = reply("block")
+    assert sum(len(record.drafted) for record in rounds_of(drafted)) > 20
+    assert ids_of(drafted) == ids_of(reply("none"))
