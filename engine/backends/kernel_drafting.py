@@ -14,7 +14,7 @@ from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import NetworkRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, tree_from
-from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, Expanded
+from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, NO_STEP, Expanded
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.round import c_reads
 from specchat.engine.kernels.sampling import c_settings
@@ -24,8 +24,6 @@ from specchat.engine.sampling.rng import Stream
 from specchat.engine.sequence.sequence import SequenceState
 
 _EDGES = array("d", EDGES)
-_NO_STEP = 1e-9
-"""Price of a further position that takes no step: above 0, so that required positions gain something."""
 _EXPANDED = 2 * MAX_GAMMA
 """Numbers of `sk_growth.expanded`."""
 
@@ -126,7 +124,7 @@ class KernelDrafting:
         growth.depth = min(order.gamma, network.deepest)
         growth.first_grade = GRADES if row.draws else 0
         if network.one_step:
-            growth.step = _NO_STEP
+            growth.step = NO_STEP
         # The last place is scored even where it has been read.
         begin = min(begin, len(row.tokens) - network.first - 1)
         ids = array("q", row.tokens[begin + network.first :])

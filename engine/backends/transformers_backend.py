@@ -351,7 +351,8 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
         kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
         raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): {OTHER_WAYS}") from error
     unknown = record_states(model, {layer for layer, state in probe.states if state == "recurrent"})
-    if unknown or (model._is_stateful and not probe.states):
+    attends = len(probe.shapes) == model.config.get_text_config().num_hidden_layers  # in all layers: Granite 4 dense
+    if unknown or (model._is_stateful and not (probe.states or attends)):
         kind = model.config.get_text_config().model_type
         raise EngineError(
             f"models of type {kind} keep a recurrent state that cannot be taken back with a rejected token: "

@@ -10,9 +10,9 @@ level by level, from the shares of the likeliest tokens, before anything is draw
 Other tokens are not drawn: the whole tree is known, and its best tokens are kept. Drawn drafts are chains: one
 token is offered after a node, or none.
 
-This is the reference, and what draft models on tensors use. On packed weights heads and draft models grow their trees
-in one call of the kernels (`engine.backends.kernel_drafting`): the same trees, and the same q up to rounding. There
-drafts have their row's bias and penalties, which the reference leaves to the target.
+This is the reference, and what draft models and block drafters on tensors use. On packed weights they and heads grow
+their trees in one call of the kernels (`engine.backends.kernel_drafting`): the same trees, and the same q up to
+rounding. There drafts have their row's bias and penalties, which the reference leaves to what scores places.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ EXPECTED = dict(enumerate((*_GREEDY, *_DRAWN)))
 """Prior rates by bucket: grades of greedy tokens, then grades of drawn ones."""
 LEAST = 0.02
 """Least price of a token: where passes cost nothing the places in them are what is short."""
+NO_STEP = 1e-9
+"""Price of a further position that takes no step: above 0, so that required positions gain something."""
 HOPE = 0.6
 """Chance of the likeliest token after one that was accepted, on average: what continuing after a token may bring."""
 
@@ -228,7 +230,7 @@ class Growth:
 
 
 def grow(
-    orders: Sequence[RowOrder], scores: Scores, expand: Expand, known: Sequence[int]
+    orders: Sequence[RowOrder], scores: Scores, expand: Expand, known: Sequence[int], deepest: int = LONGEST
 ) -> tuple[list[Draft], list[Expanded]]:
     """The trees of B rows, and the tokens of each that were expanded.
 
@@ -237,9 +239,10 @@ def grow(
         scores: of each row's last token.
         expand: scores what follows drafted tokens.
         known: the V' tokens that can be drafted.
+        deepest: positions of a tree.
     """
     rows = [order.row for order in orders]
-    growths = [Growth(order.budget, min(order.gamma, LONGEST), drawn=order.row.draws) for order in orders]
+    growths = [Growth(order.budget, min(order.gamma, deepest), drawn=order.row.draws) for order in orders]
     q = [torch.empty(MAX_GAMMA, len(known)) if row.draws else None for row in rows]
     steps, nodes = 0, [[Node(0, 1.0, i)] for i in range(len(rows))]
     while any(nodes):

@@ -61,7 +61,9 @@ class DecoderShape:
     """Factor on what attention and MLP add to the hidden states."""
     logit_scale: float = 1.0
     taps: int = 0
-    """Inputs that a convolution of a recurrent layer reads, the token's own included."""
+    """Inputs that a convolution reads, of a recurrent layer or over tokens, the token's own included."""
+    conv_groups: int = 0
+    """Groups of columns that share dynamic weights of the convolutions over tokens."""
     experts: int = 0
     """Number of experts of a mixture; 0 if every MLP is dense."""
     experts_per_token: int = 0

@@ -32,13 +32,25 @@ class BlockRows:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class MarkovBias:
-    """Bias of the logits of a position by the token before: bias x row of `previous`."""
+class TokenBias:
+    """Bias of the logits of a position by the token before: bias x (row of `previous` ⊙ factors).
+
+    The factors are 1, or `factor` x what the position is scored with, or sigmoid(that + `factor_previous` x the row of
+    `previous` + `factor_bias`).
+    """
 
     bias: PackedMatrix
     """[V', rank]"""
     previous: PackedMatrix
     """[V, rank]"""
+    factor: PackedMatrix | None = None
+    """[rank, hidden]"""
+    factor_previous: PackedMatrix | None = None
+    """[rank, rank]"""
+    factor_bias: Floats | None = None
+    """[rank]"""
+    candidates: int = 0
+    """Likeliest tokens of a position without bias, of which it drafts one; 0: any token."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,7 +58,7 @@ class Confidence:
     """Logit of the probability that the likeliest token of a position is accepted."""
 
     weight: Floats
-    """[hidden], or [hidden + rank], where the rest is for the row of `MarkovBias.previous`."""
+    """[hidden], or [hidden + rank], where the rest is for the row of `TokenBias.previous`."""
     bias: float
 
 
@@ -59,7 +71,7 @@ class PackedBlock(StateDrafter):
         fuse_norm: [hidden].
         taps: number of the target's hidden states that are fused.
         rows: of a block.
-        markov: None for no bias.
+        bias: by the token before; None for none.
         confidence: None if a token's probability is all that is known.
 
     Raises:
@@ -73,12 +85,12 @@ class PackedBlock(StateDrafter):
         fuse_norm: Floats,
         taps: int,
         rows: BlockRows,
-        markov: MarkovBias | None = None,
+        bias: TokenBias | None = None,
         confidence: Confidence | None = None,
     ) -> None:
         self._layers, hidden = layers, layers.shape.hidden
         weight = None if confidence is None else np.ascontiguousarray(confidence.weight, np.float32)
-        self._kept = (fuse, np.ascontiguousarray(fuse_norm, np.float32), markov, weight)
+        self._kept = (fuse, np.ascontiguousarray(fuse_norm, np.float32), bias, weight)
         model = CBlockModel(
             layers=layers.c,
             fuse=fuse.c,
@@ -88,8 +100,12 @@ class PackedBlock(StateDrafter):
             first=rows.first,
             mask=rows.mask,
         )
-        if markov is not None:
-            model.bias, model.previous = markov.bias.c, markov.previous.c
+        if bias is not None:
+            model.bias, model.previous, model.candidates = bias.bias.c, bias.previous.c, bias.candidates
+            if bias.factor is not None:
+                model.factor = bias.factor.c
+            if bias.factor_previous is not None and bias.factor_bias is not None:
+                model.factor_previous, model.factor_bias = bias.factor_previous.c, bias.factor_bias.ctypes.data
         if confidence is not None and weight is not None:
             model.confidence, model.confidence_bias = weight.ctypes.data, confidence.bias
             model.confidence_previous = weight.ctypes.data + 4 * hidden if len(weight) > hidden else None

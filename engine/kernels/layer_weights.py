@@ -79,6 +79,8 @@ class LayerWeights:
             "input_gate": (inputs, hidden),
             "input_projection": (hidden, inputs),
             "input_norm": (hidden,),
+            **dict.fromkeys(("attention_conv", "mlp_conv"), (2 * decoder.taps * decoder.conv_groups, hidden)),
+            **dict.fromkeys(("attention_conv_base", "mlp_conv_base"), (2, decoder.taps, hidden)),
         }
         if self.is_recurrent:
             expected |= _recurrent_shapes(decoder, state_space="skip" in self.parts)

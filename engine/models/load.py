@@ -7,6 +7,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from specchat.engine.device.device import computes_bfloat16, require_memory, tri
 from specchat.engine.errors import EngineError, check, errors_as, first_line
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, display_name, read_json, tensor_names, text_name
 from specchat.engine.models.families import family_of
-from specchat.engine.models.model_config import auto_class, model_config
+from specchat.engine.models.model_config import auto_class, model_config, read_config
 from specchat.engine.models.prepacked_linear import pack
 from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.recommendation import Recommendation, recommended_sampling
@@ -260,8 +261,12 @@ def load_tokenizer(folder: Path) -> PlainTokenizer:
 
     if (folder / TOKENIZER).is_file():
         check_components(folder / TOKENIZER)
+    config = None
+    if (folder / "config.json").is_file():  # by which transformers chooses a class
+        with suppress(EngineError):
+            config = read_config(folder)
     with errors_as(lambda error: f"the tokenizer of {folder} cannot be loaded ({first_line(error)})"):
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
         tokenizer("some words")  # settings of the wrong type raise only here
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         raise EngineError(
@@ -292,12 +297,17 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
             local_files_only=True,
             use_safetensors=True,
             output_loading_info=True,
+            ignore_mismatched_sizes=True,
             key_mapping=renamed,
         )
     except torch.OutOfMemoryError as error:
         raise EngineError(f"{folder} does not fit into the memory of {device}: choose a smaller model") from error
     except Exception as error:
         raise EngineError(f"{folder} cannot be loaded ({first_line(error)}): fetch the model again") from error
+    for name, stored, stated in sorted(report["mismatched_keys"]):
+        raise EngineError(
+            f"{folder} has {name} of shape {list(stored)}, and its config.json asks for {list(stated)}: fetch it again"
+        )
     biases = {name for name in report["missing_keys"] if name.endswith("_proj.bias")}
     lacking = sorted(report["missing_keys"] - biases)
     if lacking:

@@ -6,9 +6,9 @@ import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, errors_as, first_line
+from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.cache_argument import cache_argument
-from specchat.engine.models.checkpoint import Checkpoint
+from specchat.engine.models.checkpoint import Checkpoint, read_json
 from specchat.engine.models.families import families, family_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         EngineError: the model does not generate text, needs its own code, is quantised, or has state other than a KV
             cache.
     """
-    from transformers import CONFIG_MAPPING, AutoConfig
+    from transformers import CONFIG_MAPPING
 
     allow_any_heads()
     folder, raw = checkpoint.folder, checkpoint.config
@@ -45,26 +45,81 @@ def model_config(checkpoint: Checkpoint) -> PreTrainedConfig:
         stated = f"of type {kind!r}, which the installed transformers does not know" if kind else "without a model_type"
         raise EngineError(f"{folder} is a model {stated}: upgrade transformers, {OTHER_WAYS}")
     quantised = raw.get("quantization_config")
-    method = quantised.get("quant_method", "an unnamed method") if quantised else _MXFP4
+    method = quantised.get("quant_method") or quantised.get("quant_algo", "an unnamed method") if quantised else _MXFP4
     if method != _MXFP4:
         raise EngineError(
-            f"{folder} is quantised with {method}, which is not supported: give the unquantised model, or a GGUF file"
+            f"{folder} is quantised with {method}, which is not supported: take the unquantised model or a GGUF file, "
+            f"{OTHER_WAYS}"
         )
-    with errors_as(lambda error: f"{folder / 'config.json'} is not a valid {kind} configuration ({first_line(error)})"):
-        # transformers knows the type, so an auto_map is ignored.
-        config: PreTrainedConfig = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    config = read_config(folder)
     _add_biases(checkpoint, config)
-    text = config.get_text_config()
-    if text is not config and not any("lm_head" in name for name in checkpoint.names):
-        text.tie_word_embeddings = True  # it may be stated of the whole only
+    _tie(checkpoint, config)
     _check_rope(folder, config)
     if quantised:  # transformers' own kernels for it would be downloaded
         config.quantization_config["dequantize"] = True
+    elif hasattr(config, "quantization_config"):
+        del config.quantization_config
     for setting in family.ignored if family else ():
         setattr(config, setting, None)
     _check_network(checkpoint, config)
     _check_depth(checkpoint, config)
     return config
+
+
+def read_config(folder: Path) -> PreTrainedConfig:
+    """Configuration that the config.json of a folder states; null where its type has no null is as good as nothing.
+
+    Raises:
+        EngineError: it is not valid.
+    """
+    from huggingface_hub.errors import StrictDataclassFieldValidationError
+    from transformers import AutoConfig
+
+    path = folder / "config.json"
+    raw = read_json(path)
+    config: PreTrainedConfig
+    with errors_as(
+        lambda error: (
+            f"{path} is not a valid {raw.get('model_type')} configuration ({_in_a_line(error)}): fetch it again"
+        )
+    ):
+        try:
+            # transformers knows the type, so an auto_map is ignored.
+            config = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except StrictDataclassFieldValidationError as error:
+            config = _without_nulls(raw, error)
+    return config
+
+
+def _without_nulls(raw: dict[str, Any], refusal: Exception) -> PreTrainedConfig:
+    """Configuration without the field that transformers refuses, if it is null."""
+    from huggingface_hub.errors import StrictDataclassFieldValidationError
+    from transformers import AutoConfig
+
+    name = str(refusal).split("'")[1]
+    tables = [table for table in (raw, *raw.values()) if isinstance(table, dict)]
+    if not (nulls := [table for table in tables if name in table and table[name] is None]):
+        raise refusal
+    for table in nulls:
+        del table[name]
+    try:
+        config: PreTrainedConfig = AutoConfig.for_model(**raw)
+        return config
+    except StrictDataclassFieldValidationError as error:
+        return _without_nulls(raw, error)
+
+
+def _in_a_line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _tie(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
+    """Let the output layer share the embedding's weights where the files have none for it, unless config.json states
+    otherwise of the text model."""
+    text, names = config.get_text_config(), checkpoint.names
+    unstated = text is not config or checkpoint.config.get("tie_word_embeddings") is None
+    if unstated and names and not any(name.endswith(("lm_head.weight", "embed_out.weight")) for name in names):
+        text.tie_word_embeddings = True
 
 
 def allow_any_heads() -> None:

@@ -79,6 +79,30 @@ def dspark() -> Made:
     return config, tensors | {f"{name}.weight": _matrix(VOCABULARY, HIDDEN) for name in ("embed_tokens", "lm_head")}
 
 
+def dspark_gated() -> Made:
+    """DSpark whose Markov head is gated by what the position is scored with."""
+    config, tensors = dspark()
+    gate = {"markov_head.gate_proj.weight": _matrix(RANK, HIDDEN + RANK), "markov_head.gate_proj.bias": _matrix(RANK)}
+    return config | {"markov_head_type": "gated"}, tensors | gate
+
+
+def dspark_gemma() -> Made:
+    """DSpark as DeepSpec writes it for Gemma 4: keys are values, and layers have more norms and a factor."""
+    config, tensors = dspark()
+    for name in ("hidden_act", "head_dim", "num_key_value_heads", "rope_theta"):
+        del config[name]
+    rotary = {"rope_type": "proportional", "partial_rotary_factor": 0.5, "rope_theta": 1000.0}
+    for layer in range(2):
+        del tensors[f"layers.{layer}.self_attn.v_proj.weight"]
+        names = (f"layers.{layer}.{place}_feedforward_layernorm.weight" for place in ("pre", "post"))
+        tensors |= {name: _norm(HIDDEN) for name in names} | {f"layers.{layer}.layer_scalar": torch.tensor([0.8])}
+    return config | {
+        "model_type": "gemma4_text", "architectures": ["Gemma4DSparkModel"], "attention_k_eq_v": True,
+        "global_head_dim": SIZE, "num_global_key_value_heads": KEY_HEADS, "hidden_activation": "gelu_pytorch_tanh",
+        "rope_parameters": {"full_attention": rotary}, "final_logit_softcapping": 30.0,
+    }, tensors  # fmt: skip
+
+
 def dspark_interleaved() -> Made:
     """DSpark as Liquid AI writes it: rotary embeddings pair neighbours."""
     torch.manual_seed(25)
@@ -120,8 +144,9 @@ def speculators_shifted() -> Made:
 
 KINDS: dict[str, Callable[[], Made]] = {
     "dflash": dflash, "dflash sliding": dflash_sliding, "dflash 2": dflash_2, "dspark": dspark,
-    "dspark interleaved": dspark_interleaved, "speculators dflash": speculators_dflash,
-    "speculators dspark": speculators_dspark, "speculators shifted": speculators_shifted,
+    "dspark gated": dspark_gated, "dspark gemma": dspark_gemma, "dspark interleaved": dspark_interleaved,
+    "speculators dflash": speculators_dflash, "speculators dspark": speculators_dspark,
+    "speculators shifted": speculators_shifted,
 }  # fmt: skip
 
 
@@ -162,12 +187,13 @@ def draft_in_plain_words(
     for position, token in enumerate(drafted):
         h = x[first + position]
         scores = output @ h * nested.get("output_multiplier", 1.0)
-        if cap := nested.get("final_logit_softcapping"):
+        if cap := nested.get("final_logit_softcapping", config.get("final_logit_softcapping")):
             scores = cap * (scores / cap).tanh()
         feature = h
         if "markov_head.markov_w1.weight" in tensors:
             embedded = tensors["markov_head.markov_w1.weight"][previous]
-            scores = scores + tensors["markov_head.markov_w2.weight"] @ embedded
+            gated = embedded * _gate(tensors, torch.cat([h, embedded]))
+            scores = scores + tensors["markov_head.markov_w2.weight"] @ gated
             if tensors["confidence_head.proj.weight"].shape[1] > HIDDEN:
                 feature = torch.cat([h, embedded])
         if "candidate_selector.successor_codebook" in tensors:
@@ -187,6 +213,12 @@ def _proposing(config: Mapping[str, Any]) -> int:
     return 1 - config.get("sample_from_anchor", "markov_rank" in config)
 
 
+def _gate(tensors: Tensors, x: Tensor) -> Tensor:
+    if "markov_head.gate_proj.weight" not in tensors:
+        return torch.ones(())
+    return (tensors["markov_head.gate_proj.weight"] @ x + tensors["markov_head.gate_proj.bias"]).sigmoid()
+
+
 def _selected(tensors: Tensors, scores: Tensor, h: Tensor, previous: int, count: int) -> Tensor:
     projected = tensors["candidate_selector.hidden_projection.weight"] @ h
     found = torch.full_like(scores, -torch.inf)
@@ -199,7 +231,7 @@ def _selected(tensors: Tensors, scores: Tensor, h: Tensor, previous: int, count:
 def _layer(config: Mapping[str, Any], tensors: Tensors, number: int, x: Tensor, context: Tensor) -> Tensor:
     """The output [rows, d] of a layer."""
     at, layer = f"layers.{number}.", config.get("transformer_layer_config", config)
-    count, rows = len(context), len(x)
+    count, rows, gemma = len(context), len(x), layer["model_type"] == "gemma4_text"
     kind = (layer.get("layer_types") or ["full_attention"] * 9)[number]
     sliding = kind == "sliding_attention"
     causal = sliding and not config.get("sliding_window_non_causal") and config.get("is_causal", True)
@@ -207,8 +239,10 @@ def _layer(config: Mapping[str, Any], tensors: Tensors, number: int, x: Tensor, 
     entered, dynamic = _mixed_in(tensors, f"{at}attention_conv", normed)
     both = torch.cat([context, entered])
     query = _projected(tensors, f"{at}self_attn.q", entered)
-    key, value = (_projected(tensors, f"{at}self_attn.{name}", both) for name in "kv")
-    positions = torch.arange(count + rows)
+    key, value = (_projected(tensors, f"{at}self_attn.{name}", both) for name in ("kk" if gemma else "kv"))
+    if gemma:
+        value = _rms(value, torch.ones(SIZE))
+    positions, scale = torch.arange(count + rows), 1.0 if gemma else SIZE**-0.5
     query = _turned(_rms(query, tensors[f"{at}self_attn.q_norm.weight"]), positions[count:], config, layer)
     key = _turned(_rms(key, tensors[f"{at}self_attn.k_norm.weight"]), positions, config, layer)
     attended = torch.zeros(rows, HEADS, SIZE)
@@ -220,9 +254,15 @@ def _layer(config: Mapping[str, Any], tensors: Tensors, number: int, x: Tensor, 
             seen &= count + row - positions < layer["sliding_window"]
         for head in range(HEADS):
             own = head // (HEADS // KEY_HEADS)
-            weights = (key[:, own] @ query[row, head] / SIZE**0.5).masked_fill(~seen, -torch.inf).softmax(-1)
+            weights = (key[:, own] @ query[row, head] * scale).masked_fill(~seen, -torch.inf).softmax(-1)
             attended[row, head] = weights @ value[:, own]
     out = _projected(tensors, f"{at}self_attn.o", attended.flatten(1)).flatten(1)
+    if gemma:
+        x = x + _rms(out, tensors[f"{at}post_attention_layernorm.weight"])
+        entered = _rms(x, tensors[f"{at}pre_feedforward_layernorm.weight"])
+        gate, up = (entered @ tensors[f"{at}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
+        out = (functional.gelu(gate, approximate="tanh") * up) @ tensors[f"{at}mlp.down_proj.weight"].T
+        return (x + _rms(out, tensors[f"{at}post_feedforward_layernorm.weight"])) * tensors[f"{at}layer_scalar"]
     x = x + _mixed_out(tensors, f"{at}attention_conv", out, dynamic)
     entered, dynamic = _mixed_in(tensors, f"{at}mlp_conv", _rms(x, tensors[f"{at}post_attention_layernorm.weight"]))
     gate, up = (entered @ tensors[f"{at}mlp.{name}_proj.weight"].T for name in ("gate", "up"))
@@ -258,7 +298,9 @@ def _mixed(x: Tensor, dynamic: Tensor, base: Tensor) -> Tensor:
 def _turned(x: Tensor, positions: Tensor, config: Mapping[str, Any], layer: Mapping[str, Any]) -> Tensor:
     """x [T, heads, size] with rotary embeddings."""
     rotary = layer.get("rope_parameters") or {"rope_theta": layer.get("rope_theta", 10000.0)}
+    rotary = rotary.get("full_attention", rotary)
     frequencies = rotary["rope_theta"] ** (-torch.arange(0, SIZE, 2) / SIZE)
+    frequencies[int(SIZE // 2 * rotary.get("partial_rotary_factor", 1.0)) :] = 0
     factor = 1.0
     if rotary.get("rope_type") == "yarn":  # Peng et al. 2023, as transformers computes it
         low, high = (

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
+from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.decoding.tree_growth import EDGES, EXPECTED, GRADES, LEAST
+from specchat.engine.decoding.tree_growth import EXPECTED, GRADES, NO_STEP, grow
+from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.block.packed import can_be_packed
 from specchat.engine.drafters.block.packed_drafter import PackedBlockDrafter
 from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.block.steps import BlockSteps, ContextCache
 from specchat.engine.drafters.build_context import BuildContext
+from specchat.engine.drafters.draft_model import scores_of
 from specchat.engine.drafters.head.layer import target_output
+from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sequence.sequence import SequenceState
 
 MOST_SHAPES = 128
@@ -29,8 +33,8 @@ MOST_SHAPES = 128
 class BlockDrafter(Drafter):
     """A block drafter next to its target, with the keys and values of its context in every slot.
 
-    A draft takes one step, whatever its length. On a CPU the probability of each position decides how many are offered;
-    on a GPU, where reading it would wait for the device and verifying costs little, the position alone does.
+    A draft takes one step, whatever its length. On a CPU trees grow from its scores; on a GPU, where reading them would
+    wait for the device and verifying costs little, drafts are chains whose positions alone decide how many are offered.
 
     Args:
         loaded: the network, and the V' tokens that it scores.
@@ -47,10 +51,11 @@ class BlockDrafter(Drafter):
         output, self.score_bytes = target_output(target, vocabulary, network.fc)
         self._cache = ContextCache(network, target.cache.pool, network.norm.weight)
         self._graphs = target.graphs(MOST_SHAPES)
+        self._network, self._branches = network, target.capabilities.trees
+        self._known = vocabulary.tolist()
         known = None if whole else vocabulary
-        self._steps = BlockSteps(
-            network, self._cache, output, target.embedding_rows, known, self._graphs, target.penalties
-        )
+        self._steps = BlockSteps(network, self._cache, output, target.embedding_rows, known, self._graphs)
+        self._penalties = target.penalties
         self._proposals, self._grows = shape.proposals, target.device.type == "cpu"
         self.profile = DrafterProfile(range(shape.proposals))
         if self._grows:
@@ -109,39 +114,55 @@ class BlockDrafter(Drafter):
             self._stored[slot] = end
 
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
-        """Chains of up to γ positions."""
-        drafted = self._steps.draft([order.row for order in orders])
-        chances = drafted.chances.tolist() if self._grows else None
+        """Trees; chains on a GPU, for rows with lenience, and where the target verifies no trees."""
+        if not self._grows:
+            return self._chains(orders)
+        return draft_by_kind(orders, lambda order: self._branches and order.row.request.sampling.lossless, self._trees)
+
+    def _chains(self, orders: Sequence[RowOrder]) -> list[Draft]:
+        tokens, q = self._steps.draft([order.row for order in orders])
         drafts = []
         for i, order in enumerate(orders):
-            length, buckets = min(order.gamma, drafted.tokens.shape[1]), list(range(self._proposals))
-            if chances:
-                first = GRADES if order.row.draws else 0
-                buckets = [first + bisect_right(EDGES, chance) for chance in chances[i][:length]]
-                length = worthwhile(buckets, order.budget)
-            q = drafted.q[i, :length] if drafted.q is not None and order.row.draws else None
-            drafts.append(Draft(drafted.tokens[i, :length], chain(length), q, self._support, buckets[:length], steps=1))
+            length = min(order.gamma, tokens.shape[1])
+            own = q[i, :length] if q is not None and order.row.draws else None
+            drafts.append(Draft(tokens[i, :length], chain(length), own, self._support, range(length), steps=1))
         return drafts
 
+    @torch.inference_mode()
+    def _trees(self, branches: bool, orders: Sequence[RowOrder]) -> list[Draft]:
+        """Trees, or chains, that grow from the scores of one pass: a token's children come from its position's row."""
+        rows = [order.row for order in orders]
+        outcomes, scored = self._steps.score(rows)
+        places, drafted = {row.slot: i for i, row in enumerate(rows)}, dict[tuple[int, int], int]()
 
-def worthwhile(buckets: Sequence[int], budget: Budget) -> int:
-    """Number of positions of a chain to offer: as long as a token's chance exceeds the price of verifying it.
+        def after(which: list[int], paths: list[list[int]]) -> Scores:
+            depth, network = len(paths[0]), self._network
+            outcome = outcomes[which, depth]
+            previous = torch.tensor([(path or rows[i].tokens)[-1] for i, path in zip(which, paths, strict=True)])
+            logits = network.after(scored[which, depth], outcome, previous)
+            scores = scores_of(self._adjusted([rows[i] for i in which], torch.tensor(paths).long(), logits))
+            if (chance := network.confidence(outcome, previous)) is not None:
+                scores.shares[:, 0] = chance.numpy()
+            return scores if branches else Scores(scores.logits, scores.best[:, :1], scores.shares[:, :1])
 
-    Whether a position is offered depends on none of the draws from that position on, so that drawn drafts stay exact.
+        def expand(found: list[TreePlace], _: list[int]) -> Scores:
+            drafted.update({(each.slot, each.column): each.token for each in found})
+            paths = [[drafted[each.slot, column] for column in (*each.path, each.column)] for each in found]
+            return after([places[each.slot] for each in found], paths)
 
-    Args:
-        buckets: of the positions.
-        budget: prices and rates.
-    """
-    chance, passes = 1.0, budget.passes
-    for i, bucket in enumerate(buckets):
-        repeats = i > 0 and bucket == buckets[i - 1]
-        chance *= (budget.repeat_rates or budget.rates)[bucket] if repeats else budget.rates[bucket]
-        # Where passes are padded, a token more costs much or nothing: what counts is the best of longer drafts.
-        price = min((passes[end] - passes[i]) / (end - i) for end in range(i + 1, len(buckets) + 1))
-        if i >= budget.required and chance <= max(price, LEAST):
-            return i
-    return len(buckets)
+        orders = [replace(order, budget=replace(order.budget, step=NO_STEP)) for order in orders]
+        first = after([*range(len(rows))], [[]] * len(rows))
+        drafts, _ = grow(orders, first, expand, self._known, scored.shape[1])
+        return [replace(draft, support=self._support, steps=1) for draft in drafts]
+
+    def _adjusted(self, rows: Sequence[SequenceState], drafted: Tensor, logits: Tensor) -> Tensor:
+        """Logits [n, V'] with bias and penalties of n rows, after drafted tokens [n, depth]."""
+        adjustment = self._penalties.of(rows, drafts=True)
+        if adjustment is None:
+            return logits
+        whole = logits.new_zeros(len(logits), self._network.shape.vocabulary)
+        whole[:, self._known] = logits
+        return adjustment.apply(whole[:, None], drafted, first=drafted.shape[1])[:, 0, self._known]
 
 
 def build(context: BuildContext, name: str) -> Drafter:  # noqa: ARG001

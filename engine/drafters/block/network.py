@@ -3,7 +3,7 @@
 DFlash (Chen et al. 2026): layers of Qwen3 whose keys and values come from the target's hidden states for the context,
 and from the block's own rows for the block. DFlash 2 adds convolutions over the rows around attention and MLP, and a
 selector that scores candidates of neighbouring positions. DSpark (Cheng et al. 2026) adds a Markov head, by which the
-token before biases the logits of a position, and a head that predicts acceptance.
+token before biases the logits of a position, and a head that predicts acceptance. Some have the layers of Gemma 4.
 
 Modules have the names that the authors publish. Letters: B rows of a batch, R rows of a block, T tokens, C columns of
 the context, L layers, G key heads, D head size.
@@ -12,6 +12,7 @@ the context, L layers, G key heads, D head size.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +38,7 @@ class BlockNetwork(nn.Module):
         d, rank = shape.hidden, shape.markov_rank
         self.fc = nn.Linear(len(shape.taps) * d, d, bias=False)
         self.hidden_norm, self.norm = Norm(d, shape.epsilon), Norm(d, shape.epsilon)
-        self.layers = nn.ModuleList(_Layer(shape) for _ in range(shape.layers))
+        self.layers = nn.ModuleList((_GemmaLayer if shape.gemma else _Layer)(shape) for _ in range(shape.layers))
         self.markov_head = _MarkovHead(shape) if rank else None
         self.confidence_head = _Confidence(d + rank * shape.confidence_reads_markov) if shape.confidence else None
         self.candidate_selector = _Selector(shape) if shape.selector_rank else None
@@ -131,7 +132,7 @@ class BlockNetwork(nn.Module):
             previous: [B], int64, the token before.
         """
         if self.markov_head is not None:
-            logits = logits + self.markov_head(previous).float()
+            logits = logits + self.markov_head(previous, outcome).float()
         if self.candidate_selector is not None:
             logits = self.candidate_selector(logits, outcome, previous)
         return logits
@@ -155,25 +156,29 @@ class BlockNetwork(nn.Module):
 class _Attention(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self._size, d = shape.head_size, shape.hidden
+        self._size, self._epsilon, self._gemma, d = shape.head_size, shape.epsilon, shape.gemma, shape.hidden
         asked, known = shape.heads * shape.head_size, shape.key_heads * shape.head_size
         self.q_proj = nn.Linear(d, asked, bias=shape.bias)
-        self.k_proj, self.v_proj = (nn.Linear(d, known, bias=shape.bias) for _ in range(2))
+        self.k_proj = nn.Linear(d, known, bias=shape.bias)
+        self.v_proj = None if shape.values_are_keys else nn.Linear(d, known, bias=shape.bias)
         self.o_proj = nn.Linear(asked, d, bias=shape.bias)
         self.q_norm, self.k_norm = (Norm(shape.head_size, shape.epsilon) for _ in range(2))
 
     def keys_and_values(self, x: Tensor, turns: Turns) -> tuple[Tensor, Tensor]:
         """Keys, normed and turned, and values [B, T, G, D]."""
-        key = self.k_norm(self.k_proj(x).unflatten(-1, (-1, self._size)))
-        return _turned(key, turns), self.v_proj(x).unflatten(-1, (-1, self._size))
+        key = self.k_proj(x).unflatten(-1, (-1, self._size))
+        value = key if self.v_proj is None else self.v_proj(x).unflatten(-1, (-1, self._size))
+        if self._gemma:
+            value = functional.rms_norm(value, (self._size,), eps=self._epsilon)
+        return _turned(self.k_norm(key), turns), value
 
     def forward(self, x: Tensor, turns: Turns, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
         query = _turned(self.q_norm(self.q_proj(x).unflatten(-1, (-1, self._size))), turns)
         key, value = self.keys_and_values(x, turns)
         key, value = torch.cat([keys, key], 1), torch.cat([values, value], 1)
-        attended = functional.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, enable_gqa=True
-        )
+        query, key, value = (each.transpose(1, 2) for each in (query, key, value))
+        scale = 1.0 if self._gemma else None
+        attended = functional.scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True)
         out: Tensor = self.o_proj(attended.transpose(1, 2).flatten(2))
         return out
 
@@ -182,11 +187,12 @@ class _Mlp(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
         d, inner = shape.hidden, shape.intermediate
+        self._activation = partial(functional.gelu, approximate="tanh") if shape.gemma else functional.silu
         self.gate_proj, self.up_proj = (nn.Linear(d, inner, bias=False) for _ in range(2))
         self.down_proj = nn.Linear(inner, d, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(self._activation(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -234,15 +240,37 @@ class _Layer(nn.Module):
         return out
 
 
+class _GemmaLayer(nn.Module):
+    """A layer of Gemma 4, with norms after attention and MLP too, and a factor on its output."""
+
+    def __init__(self, shape: BlockShape) -> None:
+        super().__init__()
+        self.self_attn, self.mlp = _Attention(shape), _Mlp(shape)
+        self.input_layernorm, self.post_attention_layernorm = (Norm(shape.hidden, shape.epsilon) for _ in range(2))
+        self.pre_feedforward_layernorm = Norm(shape.hidden, shape.epsilon)
+        self.post_feedforward_layernorm = Norm(shape.hidden, shape.epsilon)
+        self.layer_scalar = nn.Parameter(torch.empty(1))
+
+    def forward(self, x: Tensor, *others: Tensor | Turns) -> Tensor:
+        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), *others))
+        out: Tensor = x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        return out * self.layer_scalar
+
+
 class _MarkovHead(nn.Module):
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self.markov_w1 = nn.Embedding(shape.vocabulary, shape.markov_rank)
-        self.markov_w2 = nn.Linear(shape.markov_rank, shape.draft_vocabulary, bias=False)
+        rank = shape.markov_rank
+        self.markov_w1 = nn.Embedding(shape.vocabulary, rank)
+        self.markov_w2 = nn.Linear(rank, shape.draft_vocabulary, bias=False)
+        self.gate_proj = nn.Linear(shape.hidden + rank, rank) if shape.markov_gate else None
 
-    def forward(self, previous: Tensor) -> Tensor:
-        """What tokens [B] add to the logits after them [B, V']."""
-        bias: Tensor = self.markov_w2(self.markov_w1(previous))
+    def forward(self, previous: Tensor, outcome: Tensor) -> Tensor:
+        """What tokens [B] add to the logits after them [B, V'], the logits of `outcome` [B, d]."""
+        known = self.markov_w1(previous)
+        if self.gate_proj is not None:
+            known = known * self.gate_proj(torch.cat([outcome, known.to(outcome.dtype)], -1)).sigmoid()
+        bias: Tensor = self.markov_w2(known)
         return bias
 
 
@@ -257,17 +285,17 @@ class _Selector(nn.Module):
 
     def __init__(self, shape: BlockShape) -> None:
         super().__init__()
-        self._candidates = min(shape.candidates, shape.vocabulary)
+        self.candidates = min(shape.candidates, shape.draft_vocabulary)
         self.predecessor_codebook, self.successor_codebook = (
-            nn.Parameter(torch.empty(shape.vocabulary, shape.selector_rank)) for _ in range(2)
+            nn.Embedding(shape.vocabulary, shape.selector_rank) for _ in range(2)
         )
         self.hidden_projection = nn.Linear(shape.hidden, shape.selector_rank, bias=False)
 
     def forward(self, logits: Tensor, outcome: Tensor, previous: Tensor) -> Tensor:
         """Logits [B, V] with the scores of the candidates, and the least finite number elsewhere."""
-        best = logits.topk(self._candidates, -1)
-        context = self.predecessor_codebook[previous] * self.hidden_projection(outcome)
-        edges = (self.successor_codebook[best.indices] @ context[..., None]).squeeze(-1)
+        best = logits.topk(self.candidates, -1)
+        context = self.predecessor_codebook(previous) * self.hidden_projection(outcome)
+        edges = (self.successor_codebook(best.indices) @ context[..., None]).squeeze(-1)
         others = torch.full_like(logits, torch.finfo(logits.dtype).min)
         return others.scatter_(-1, best.indices, best.values + edges.float())
 

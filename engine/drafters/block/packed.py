@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,12 +19,12 @@ from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.drafters.head.unread_states import UnreadStates
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_block import BlockRows, Confidence, MarkovBias, PackedBlock
+from specchat.engine.kernels.draft_block import BlockRows, Confidence, PackedBlock, TokenBias
 from specchat.engine.kernels.layer_weights import Floats, LayerWeights
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
-from specchat.engine.models.packed.quantize import can_quantize, quantize
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -36,6 +37,8 @@ _MATRICES = {
     "gate": "mlp.gate_proj",
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
+    "attention_conv": "attention_conv.kernel_projection",
+    "mlp_conv": "mlp_conv.kernel_projection",
 }
 """Linear layers by their names in the kernels."""
 _NORMS = {
@@ -43,6 +46,11 @@ _NORMS = {
     "mlp_norm": "post_attention_layernorm",
     "query_norm": "self_attn.q_norm",
     "key_norm": "self_attn.k_norm",
+}
+_GEMMA_NORMS = _NORMS | {
+    "attention_out_norm": "post_attention_layernorm",
+    "mlp_norm": "pre_feedforward_layernorm",
+    "mlp_out_norm": "post_feedforward_layernorm",
 }
 
 
@@ -128,32 +136,27 @@ def can_be_packed(network: BlockNetwork) -> bool:
         check_sizes(shape.hidden, shape.head_size, shape.intermediate)
     except KernelError:
         return False
-    layers = [layer.get_submodule(name) for layer in network.layers for name in _MATRICES.values()]
-    codes = all(isinstance(layer, QuantizedLinear) for layer in (network.fc, *layers))
     near = any(
         window and window < shape.rows and not causal
         for window, causal in zip(shape.windows, shape.causal, strict=True)
     )
-    markov = network.markov_head is None or can_quantize(network.markov_head.markov_w1.weight)
+    kinds = nn.Linear, nn.Embedding
+    plain = [name for name, each in network.named_modules() if isinstance(each, kinds) and "confidence" not in name]
     # Slots have as many columns after their text as the longest draft needs.
-    fits = shape.rows <= MAX_GAMMA + 1 and not (near or shape.kernel or shape.selector_rank)
-    return codes and markov and fits
+    return not (plain or near) and shape.rows <= MAX_GAMMA + 1
 
 
 def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int) -> PackedBlock:
     """The network on the kernels, its linear layers in the memory that they are in."""
     shape, pairs = network.shape, network.shape.head_size // 2
-    sizes = LayerShape(shape.key_heads, shape.head_size, shape.intermediate)
     layers = [
-        LayerWeights(sizes, _parts(layer), window=window or 0, sees_later=not causal)
+        _layer(shape, layer, window or 0, causal)
         for layer, window, causal in zip(network.layers, shape.windows, shape.causal, strict=True)
     ]
     turns = network.turns(torch.arange(positions)[None])
     cosines, sines = (_plain(part[0, :, :pairs]) for part in turns)
     norm, described = _plain(network.norm.weight), _described(shape, scores.rows)
-    markov = confidence = None
-    if (head := network.markov_head) is not None:
-        markov = MarkovBias(_matrix(head.markov_w2), pack(quantize(head.markov_w1.weight, "q8")))
+    confidence = None
     if (predictor := network.confidence_head) is not None:
         confidence = Confidence(_plain(predictor.proj.weight[0]), float(predictor.proj.bias))
     return PackedBlock(
@@ -162,21 +165,42 @@ def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix
         _plain(network.hidden_norm.weight),
         len(shape.taps),
         BlockRows(shape.rows, shape.first, shape.mask),
-        markov,
+        _bias(network),
         confidence,
     )
 
 
-def _parts(layer: nn.Module) -> dict[str, PackedMatrix | Floats]:
-    parts: dict[str, PackedMatrix | Floats] = {}
-    for part, name in _NORMS.items():
-        parts[part] = _plain(layer.get_submodule(name).weight)
+def _bias(network: BlockNetwork) -> TokenBias | None:
+    """What the token before adds to logits: by the Markov head or by the candidate selector."""
+    if (selector := network.candidate_selector) is not None:
+        successor, predecessor = _matrix(selector.successor_codebook), _matrix(selector.predecessor_codebook)
+        return TokenBias(successor, predecessor, _matrix(selector.hidden_projection), candidates=selector.candidates)
+    if (head := network.markov_head) is None:
+        return None
+    plain = TokenBias(_matrix(head.markov_w2), _matrix(head.markov_w1))
+    if head.gate_proj is None:
+        return plain
+    weight, hidden = head.gate_proj.weight, network.shape.hidden
+    of_state, of_token = (pack(quantize(part, "q8")) for part in (weight[:, :hidden], weight[:, hidden:]))
+    return replace(plain, factor=of_state, factor_previous=of_token, factor_bias=_plain(head.gate_proj.bias))
+
+
+def _layer(shape: BlockShape, layer: nn.Module, window: int, causal: bool) -> LayerWeights:
+    sizes = LayerShape(shape.key_heads, shape.head_size, shape.intermediate, values_are_keys=shape.values_are_keys)
+    modules, parts = dict(layer.named_modules()), dict[str, PackedMatrix | Floats]()
+    for part, name in (_GEMMA_NORMS if shape.gemma else _NORMS).items():
+        parts[part] = _plain(modules[name].weight)
+    if shape.gemma:
+        parts["value_norm"] = np.ones(shape.head_size, np.float32)
     for part, name in _MATRICES.items():
-        linear = layer.get_submodule(name)
-        parts[part] = _matrix(linear)
-        if linear.bias is not None:
-            parts[f"{part}_bias"] = _plain(linear.bias)
-    return parts
+        if (linear := modules.get(name)) is not None:
+            parts[part] = _matrix(linear)
+            if linear.bias is not None:
+                parts[f"{part}_bias"] = _plain(linear.bias)
+    if shape.kernel:
+        parts |= {f"{part}_base": _plain(modules[part].base_kernel) for part in ("attention_conv", "mlp_conv")}
+    scale = float(_plain(layer.layer_scalar)[0]) if shape.gemma else 1.0
+    return LayerWeights(sizes, parts, window=window, sees_later=not causal, scale=scale)
 
 
 def _described(shape: BlockShape, scored: int) -> DecoderShape:
@@ -188,16 +212,18 @@ def _described(shape: BlockShape, scored: int) -> DecoderShape:
         intermediate=shape.intermediate,
         vocabulary=scored,
         epsilon=shape.epsilon,
-        activation="silu",
-        attention_scale=shape.head_size**-0.5,
+        activation="gelu_tanh" if shape.gemma else "silu",
+        attention_scale=1.0 if shape.gemma else shape.head_size**-0.5,
         embedding_scale=shape.embedding_scale,
         logit_scale=shape.logit_scale,
         logit_cap=shape.softcap,
+        taps=shape.kernel,
+        conv_groups=shape.hidden // shape.kernel_group if shape.kernel else 0,
     )
 
 
 def _matrix(layer: nn.Module) -> PackedMatrix:
-    assert isinstance(layer, QuantizedLinear)
+    assert isinstance(layer, QuantizedLinear | QuantizedEmbedding)
     return layer.matrix
 
 

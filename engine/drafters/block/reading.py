@@ -123,9 +123,10 @@ def _completed(config: dict[str, Any], target: Model) -> dict[str, Any]:
 
 
 def _usual(name: str) -> str:
-    """The usual name of a tensor."""
+    """The name of a tensor in the network."""
     beginning = next((each for each in _OTHER_NAMES if name.startswith(each)), "")
-    return _OTHER_NAMES.get(beginning, "") + name.removeprefix(beginning)
+    own = _OTHER_NAMES.get(beginning, "") + name.removeprefix(beginning)
+    return f"{own}.weight" if own.endswith("_codebook") else own
 
 
 def _check(shape: BlockShape, config: Mapping[str, Any], target: Model) -> None:

@@ -21,11 +21,12 @@ from specchat.engine.errors import first_line
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
 _MOST_ROWS = 64
-_MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook"
+_MARKOV, _SELECTOR = "markov_head.markov_w1.weight", "candidate_selector.successor_codebook.weight"
 _CONFIDENCE, _CONVOLUTION = "confidence_head.proj.weight", "layers.0.attention_conv.base_kernel"
 _OF_CODES = re.compile(r"_proj\.(?!(weight|bias)$)")
 """Tensors that only quantised linear layers have."""
 _BIAS, _OF_GEMMA = "layers.0.self_attn.q_proj.bias", "layers.0.pre_feedforward_layernorm.weight"
+_GATE = "markov_head.gate_proj.weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,8 @@ class BlockShape:
     """Whether the projections of attention have biases."""
     markov_rank: int = 0
     """Rank of the bias that the token before adds to the logits of a position; 0 for none."""
+    markov_gate: bool = False
+    """Whether that bias depends on what the position is scored with too."""
     confidence: bool = False
     """Whether a head predicts the acceptance of each position."""
     confidence_reads_markov: bool = False
@@ -86,6 +89,10 @@ class BlockShape:
     """Factor of the output layer's results."""
     softcap: float = 0.0
     """Largest logit, c · tanh(x / c); 0 for no limit."""
+    gemma: bool = False
+    """Whether it has layers of Gemma 4, which differ in norms, activation, and scale of attention."""
+    values_are_keys: bool = False
+    """Whether its values are the keys, before their norm and rotary embedding."""
 
     @property
     def layers(self) -> int:
@@ -127,13 +134,16 @@ class _Reader:
         self._config, self._tensors = config, tensors
         self._layer: Mapping[str, Any] = config["transformer_layer_config"] if self._kind else config
         self._nested: Mapping[str, Any] = config.get(NESTED) or {}
+        self._gemma = _OF_GEMMA in tensors
 
     def shape(self) -> BlockShape:
         self._check_kind()
         hidden, heads = self._positive("hidden_size"), self._positive("num_attention_heads")
+        rows, windows = self._rows(), self._windows()
+        if self._gemma:
+            self._layer = self._of_gemma(windows)
         size = int(self._layer.get("head_dim") or hidden // heads)
         frequencies, factor = rotary_frequencies(self._layer, hidden, heads, size)
-        rows, windows = self._rows(), self._windows()
         vocabulary = self._positive("vocab_size")
         return BlockShape(
             hidden=hidden,
@@ -156,20 +166,36 @@ class _Reader:
             embedding_scale=float(self._stated("input_embedding_scale") or 1.0),
             logit_scale=float(self._stated("output_multiplier") or 1.0),
             softcap=float(self._stated("final_logit_softcapping") or 0.0),
+            gemma=self._gemma,
+            values_are_keys=self._gemma and bool(self._layer.get("attention_k_eq_v")),
             **self._heads(hidden),
         )
 
     def _check_kind(self) -> None:
-        activation, head = self._layer.get("hidden_act", "silu"), self._stated("markov_head_type") or "vanilla"
+        stated, usual = ("hidden_activation", "gelu_pytorch_tanh") if self._gemma else ("hidden_act", "silu")
+        activation, head = self._layer.get(stated, usual), self._stated("markov_head_type") or "vanilla"
+        gated = "gated" if _GATE in self._tensors else "vanilla"
         require(
             self._kind is None or self._kind in BLOCK_KINDS,
             f"is of the kind {self._kind!r} of speculators, which is not supported",
         )
-        require(activation == "silu", f"has the activation {activation!r}, which is not supported")
-        require(head == "vanilla", f"has a Markov head of the type {head!r}, which is not supported: choose another")
-        require(_OF_GEMMA not in self._tensors, "has layers of Gemma 4, which are not supported: choose another")
+        require(activation == usual, f"has the activation {activation!r}, which is not supported")
+        require(head == gated, f"has a Markov head of the type {head!r}, which is not supported: choose another")
         coded = self._config.get("quantization_config") or any(_OF_CODES.search(name) for name in self._tensors)
         require(not coded, "has quantised weights, which are not supported: choose its plain weights or a GGUF file")
+
+    def _of_gemma(self, windows: Sequence[int | None]) -> Mapping[str, Any]:
+        """The settings of layers of Gemma 4, which has other ones for each of its two types."""
+        kinds = {_FULL if window is None else _SLIDING for window in windows}
+        require(len(kinds) == 1, "has layers of Gemma 4 of two types, which is not supported: choose another")
+        (kind,) = kinds
+        layer, whole = dict(self._layer), kind == _FULL
+        layer["attention_k_eq_v"] = whole and layer.get("attention_k_eq_v")
+        if whole:
+            layer["head_dim"] = layer["global_head_dim"]
+            if layer["attention_k_eq_v"]:
+                layer["num_key_value_heads"] = layer["num_global_key_value_heads"]
+        return layer | {"rope_parameters": layer["rope_parameters"][kind]}
 
     def _stated(self, name: str) -> Any:
         """What is special to block drafters, from wherever it is stated; None if it is not."""
@@ -247,7 +273,7 @@ class _Reader:
         rank = int(self._stated("markov_rank") or 0)
         if _MARKOV in self._tensors:
             rank = self._tensors[_MARKOV].shape[-1]
-        found["markov_rank"] = rank
+        found |= {"markov_rank": rank, "markov_gate": _GATE in self._tensors}
         if (weight := self._tensors.get(_CONFIDENCE)) is not None:
             found |= {"confidence": True, "confidence_reads_markov": rank > 0 and weight.shape[-1] != hidden}
         kernel, group = (int(self._stated(f"conv_{name}") or 0) for name in ("kernel_size", "group_size"))

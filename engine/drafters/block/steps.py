@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import torch
 from numpy.typing import ArrayLike
@@ -19,7 +18,6 @@ from specchat.engine.drafters.block.network import BlockNetwork, Turns
 from specchat.engine.drafters.row_store import RowStore
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
-from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
 from specchat.engine.sampling.sampler import draw, most_likely, standardise
 from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
@@ -54,18 +52,6 @@ class ContextCache(RowStore):
         return self.keys[slots[:, None], columns], self.values[slots[:, None], columns]
 
 
-class Drafted(NamedTuple):
-    """The drafts of B rows, of P positions each."""
-
-    tokens: Tensor
-    """[B, P], int64."""
-    chances: Tensor
-    """[B, P], float32: probability of the confidence head, else of the likeliest token. It depends on the tokens before
-    a position and not on that of the position."""
-    q: Tensor | None
-    """[B, P, V'], float32, what each token was drawn from, the one before it given; None if no row draws."""
-
-
 class BlockSteps:
     """Reading of hidden states into the context, and drafting, for any number of rows.
 
@@ -76,7 +62,6 @@ class BlockSteps:
         embed: gives the target's embeddings [..., d] of tokens [...].
         vocabulary: [V'], the tokens that it scores; None for all.
         graphs: captures the steps, or calls them.
-        penalties: of the target's rows. Captured steps, which cannot depend on the length of a text, do not apply them.
     """
 
     def __init__(
@@ -87,10 +72,8 @@ class BlockSteps:
         embed: Callable[[Tensor], Tensor],
         vocabulary: Tensor | None,
         graphs: Graphs,
-        penalties: Penalties,
     ) -> None:
         self._network, self._cache, self._output, self._embed = network, cache, output, embed
-        self._penalties = None if graphs.enabled else penalties
         self._vocabulary, self._graphs, self._shape = vocabulary, graphs, network.shape
         self._positions = min(self._shape.proposals, MAX_GAMMA)
         self._widths = sorted({self._positions + 1, MAX_GAMMA + 1})
@@ -128,8 +111,23 @@ class BlockSteps:
         self._graphs.call(*self._reading(count, width), numbers, {"states": states})
 
     @torch.inference_mode()
-    def draft(self, rows: Sequence[SequenceState]) -> Drafted:
-        """Draft for all positions of all rows, whose context has all tokens but the last one."""
+    def score(self, rows: Sequence[SequenceState]) -> tuple[Tensor, Tensor]:
+        """What the positions of all rows are scored with [B, P, d], and their logits [B, P, V'] but for what the token
+        before adds; not captured."""
+        ends = [len(row.tokens) - 1 for row in rows]
+        numbers = [row.slot for row in rows], ends, [row.tokens[-1] for row in rows]
+        slots, places, last = (to_device(each, self._cosine.device) for each in numbers)
+        outcome = self._block(slots, places, last, self._columns(max(ends)))
+        return outcome, self._network.logits(self._output(outcome))
+
+    @torch.inference_mode()
+    def draft(self, rows: Sequence[SequenceState]) -> tuple[Tensor, Tensor | None]:
+        """Draft for all positions of all rows, whose context has all tokens but the last one.
+
+        Returns:
+            The tokens [B, P], int64, and what each was drawn from, the one before it given, [B, P, V'], float32; None
+            if no row draws.
+        """
         graphs, sampling = self._graphs, [row.drafting for row in rows]
         count, flags = graphs.count(len(rows)), SamplingFlags.of(sampling).strict
         if graphs.enabled:
@@ -144,10 +142,8 @@ class BlockSteps:
         }
         if flags.any_xtc:
             numbers["xtc"] = xtc.thresholds(rows, [range(self._positions)] * len(rows), self._positions)
-        adjustment = self._penalties.of(rows, drafts=True) if self._penalties else None
-        step = self._drafting(count, flags, self._columns(max(ends)), adjustment)
-        tokens, chances, *q = graphs.call(*step, numbers)
-        return Drafted(tokens[: len(rows)], chances[: len(rows)], q[0][: len(rows)] if q else None)
+        tokens, *q = graphs.call(*self._drafting(count, flags, self._columns(max(ends))), numbers)
+        return tokens[: len(rows)], q[0][: len(rows)] if q else None
 
     def _columns(self, longest: int) -> int:
         """Columns before the last token that a pass attends to, of texts of up to this length."""
@@ -180,21 +176,16 @@ class BlockSteps:
 
         return ("read", rows, width), run, signature
 
-    def _drafting(self, rows: int, flags: SamplingFlags, count: int, adjustment: Adjustment | None = None) -> Step:
-        """Drafting for a number of rows with sampling flags and penalties, over a number of columns."""
+    def _drafting(self, rows: int, flags: SamplingFlags, count: int) -> Step:
+        """Drafting for a number of rows with sampling flags, over a number of columns."""
 
         def run(inputs: Inputs) -> list[Tensor]:
             settings = SamplingRows.from_numbers(inputs["settings"], flags, inputs.get("xtc"))
             outcome, previous = self._block(inputs["slots"], inputs["ends"], inputs["last"], count), inputs["last"]
             scored = self._network.logits(self._output(outcome))
-            tokens, chances, distributions = list[Tensor](), list[Tensor](), list[Tensor]()
+            tokens, distributions = list[Tensor](), list[Tensor]()
             for position in range(self._positions):
-                row = outcome[:, position]
-                logits = self._network.after(scored[:, position], row, previous)
-                if adjustment is not None:
-                    logits = self._adjusted(adjustment, logits, [*tokens, previous])
-                chance = self._network.confidence(row, previous)
-                chances.append(logits.softmax(-1).amax(-1) if chance is None else chance)
+                logits = self._network.after(scored[:, position], outcome[:, position], previous)
                 if flags.all_greedy:
                     place = most_likely(logits)
                 else:
@@ -203,8 +194,7 @@ class BlockSteps:
                     place = draw(distributions[-1], inputs["u"][:, position])
                 previous = place if self._vocabulary is None else self._vocabulary[place]
                 tokens.append(previous)
-            made = [torch.stack(tokens, 1), torch.stack(chances, 1)]
-            return [*made, torch.stack(distributions, 1)] if distributions else made
+            return [torch.stack(each, 1) for each in (tokens, distributions) if each]
 
         def signature() -> Signature:
             reals: dict[str, tuple[int, ...]] = {"settings": (rows, NUMBERS), "u": (rows, self._positions)}
@@ -212,15 +202,6 @@ class BlockSteps:
             return Signature(dict.fromkeys(("slots", "ends", "last"), (rows,)), reals)
 
         return ("draft", rows, flags, count), run, signature
-
-    def _adjusted(self, adjustment: Adjustment, logits: Tensor, drafted: list[Tensor]) -> Tensor:
-        """Logits [B, V'] with bias and penalties, after drafted tokens [B] and one more, which does not count."""
-        known, whole = self._vocabulary, logits
-        if known is not None:
-            whole = logits.new_zeros(len(logits), self._shape.vocabulary)
-            whole[:, known] = logits
-        whole = adjustment.apply(whole[:, None], torch.stack(drafted, 1), first=len(drafted) - 1)[:, 0]
-        return whole if known is None else whole[:, known]
 
     def _block(self, slots: Tensor, ends: Tensor, last: Tensor, count: int) -> Tensor:
         """What the rows of positions are scored with [B, P, d].

@@ -20,7 +20,7 @@ from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
 from specchat.engine.drafters.row_store import RowStore
 from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_rows
 from specchat.engine.models.prepacked_linear import pack, prepacked_linear
@@ -186,7 +186,7 @@ def pack_head(head: nn.Module, target: Model, codes: str = "q8") -> int:
         quantize_network(head, codes)
     head.to(target.device, target.dtype).eval().requires_grad_(requires_grad=False)
     size = sum(weight.nbytes for weight in head.parameters())
-    size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear))
+    size += sum(layer.bytes for layer in head.modules() if isinstance(layer, QuantizedLinear | QuantizedEmbedding))
     pack(head)
     use_token_kernel(head)
     return size

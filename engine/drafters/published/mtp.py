@@ -27,6 +27,7 @@ from specchat.engine.drafters.published.weights import fill, head_errors
 from specchat.engine.errors import EngineError
 from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
+from specchat.engine.models.model_config import read_config
 from specchat.engine.models.packed.load import Model
 
 _LAYER = "layers.0."
@@ -87,10 +88,7 @@ def _with_joined_experts(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _layer_config(folder: Path) -> Any:
     """Configuration of a network that has only this layer."""
-    from transformers import AutoConfig
-
-    # The target is loaded, so its configuration has been checked.
-    config: Any = AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True).get_text_config()
+    config: Any = read_config(folder).get_text_config()
     config.num_hidden_layers, config.layer_types, config.mlp_only_layers = 1, ["full_attention"], []
     config._attn_implementation = attention.NAME
     return config

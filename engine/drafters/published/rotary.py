@@ -12,7 +12,7 @@ from specchat.engine.drafters.published.weights import UnfitError, require
 from specchat.engine.errors import first_line
 
 _SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters")
-_KINDS = ("default", "linear", "llama3", "yarn")
+_KINDS = ("default", "linear", "llama3", "proportional", "yarn")
 """Rotary embeddings that do not depend on the length of the text."""
 
 

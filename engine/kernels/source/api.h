@@ -6,7 +6,7 @@
 #pragma once
 #include <stdint.h>
 
-#define SK_ABI 26
+#define SK_ABI 27
 #define SK_NO_MEMORY "there is not enough memory"
 #define SK_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -89,6 +89,11 @@ struct sk_layer {
     const float *experts_out_norm, *shared_out_norm;  // [hidden], of the outputs of the chosen experts and the shared one; both
                                                       // are added before `mlp_out_norm`
     const float *choice_bias, *expert_scale;  // [experts], added to the scores that experts are chosen by; factor on weights
+    // Convolutions over the tokens of a slot, which are a chain, before and after attention and MLP: the weights of a column are
+    // those of [2, taps, hidden], the token's own first, and those that [2 · taps · conv_groups, hidden] of the part's input
+    // gives to its group of columns; without rows for none.
+    sk_matrix attention_conv, mlp_conv;
+    const float *attention_conv_base, *mlp_conv_base;
 };
 
 struct sk_rope {
@@ -122,6 +127,7 @@ struct sk_model {
     // all tokens are scored. A token gets the logits of `clusters_scored` of them.
     sk_matrix clusters;
     int32_t clusters_scored;
+    int32_t conv_groups;  // groups of columns of `attention_conv` and `mlp_conv`
 };
 
 // Keys [blocks, key_heads, head_size, 32] and values [blocks, key_heads, 32, head_size] of a layer, owned by the caller:
@@ -177,21 +183,24 @@ struct sk_head_step {
                              // stored in the slot at the token's column
 };
 
-// A block drafter (DFlash, DSpark): one pass over a row's last token and `size` - 1 masks, which see each other and, in
+// A block drafter (DFlash, DFlash 2, DSpark): one pass over a row's last token and `size` - 1 masks, which see each other and, in
 // the cache of the draft, keys and values of norm(fuse · the target's hidden states) at all tokens before. `layers` has the
 // target's embedding and output layer. The rows of the block from `first` on score the tokens of a draft.
 struct sk_block_model {
     sk_model layers;
     sk_matrix fuse;
     const float* fuse_norm;  // [hidden]
-    // Bias of the logits by the token before: bias · a row of `previous`, [vocabulary, rank] and [target vocabulary, rank];
-    // without rows for none.
-    sk_matrix bias, previous;
+    // Bias of the logits by the token before: bias · (a row of `previous` ⊙ factors), [vocabulary, rank] and [target vocabulary,
+    // rank]; without rows for none. The factors of a position are 1, or `factor` [rank, hidden] · what it is scored with, or
+    // sigmoid(that + `factor_previous` [rank, rank] · the row of `previous` + `factor_bias` [rank]).
+    sk_matrix bias, previous, factor, factor_previous;
+    const float* factor_bias;
     // [hidden], and [rank] of the row of `previous`: weights of the logit that the likeliest token is accepted; null where
     // its probability says that.
     const float *confidence, *confidence_previous;
     float confidence_bias;
     int32_t tap_count, size, first;
+    int32_t candidates;  // likeliest tokens of a position without bias, of which it drafts one; 0: any token
     int64_t mask;
 };
 

@@ -225,7 +225,7 @@ void Decoder::attention_out(const sk_layer& layer) {
     each_token(pool_, tokens_, [&](int64_t t) {
         if (!is_whole(layer, t)) merge(layer, t, 0, model_.heads);
     });
-    add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm);
+    add_projection(layer.output, layer.output_bias, attended_, layer.attention_out_norm, layer.attention_conv_base);
 }
 
 }  // namespace sk

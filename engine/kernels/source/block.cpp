@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "packing.h"
 #include "pieces.h"
@@ -9,7 +10,9 @@
 namespace sk {
 
 Block::Block(const sk_block_model& model)
-    : StateDrafter(model.layers, model.fuse, model.tap_count, {model.bias}), model_(model), expected_(positions()) {}
+    : StateDrafter(model.layers, model.fuse, model.tap_count, {model.candidates ? model.factor : model.bias}),
+      model_(model),
+      expected_(positions()) {}
 
 void Block::attach(const sk_tables& tables, float*, const sk_cache* caches) {
     tables_ = tables;
@@ -43,13 +46,12 @@ std::string Block::score(const sk_head_step& step) {
         std::string wrong = pass(batch);
         if (!wrong.empty()) return wrong;
     }
-    std::vector<int64_t> tokens, rows;
+    std::vector<Following> places;
     int64_t deepest = 0;
     for (int64_t j = 0; j < batch.judged_count; j++) {
         const int32_t t = batch.judged[j];
         const int64_t position = step.sources[t] < 0 ? 0 : batch.positions[t] - batch.prefixes[t] + 1;
-        tokens.push_back(batch.ids[t]);
-        rows.push_back(blocks_[size_t(batch.slots[t])] * positions() + position);
+        places.push_back({blocks_[size_t(batch.slots[t])] * positions() + position, batch.ids[t]});
         deepest = std::max(deepest, position);
     }
     if (deepest >= scored_) {
@@ -59,20 +61,15 @@ std::string Block::score(const sk_head_step& step) {
         note_scores(rest, first, positions());
     }
     deepest_ = std::max(deepest_, deepest);
-    find_biases(tokens);
+    find_biases(places);
+    auto piece = [&](int64_t j, int) {
+        float* logits = batch.logits + j * layers_.model().vocabulary;
+        model_.candidates ? choose(places[size_t(j)], logits) : bias_of(places[size_t(j)], logits);
+    };
+    pool_.each(batch.judged_count, piece);
     chances_.clear();
-    const int64_t size = layers_.model().vocabulary;
-    float* logits = batch.logits;
-    for (size_t j = 0; j < tokens.size(); j++, logits += size) {
-        const float* plain = logits_[size_t(rows[j])];
-        if (!model_.bias.rows) {
-            std::copy(plain, plain + size, logits);
-        } else {
-            const float* bias = biases_.at(tokens[j]);
-            for (int64_t i = 0; i < size; i++) logits[i] = plain[i] + bias[i];
-        }
-        if (model_.confidence) chances_.push_back(confidence(rows[j], tokens[j]));
-    }
+    for (const Following& each : places)
+        if (model_.confidence) chances_.push_back(confidence(each));
     return "";
 }
 
@@ -91,6 +88,8 @@ std::string Block::pass(const sk_batch& lasts) {
     deepest_ = 0;
     logits_.assign(size_t(count_ * positions()), nullptr);
     confidences_.assign(logits_.size(), 0.0);
+    likely_.assign(logits_.size() * size_t(noted()), -1);
+    factors_.assign(logits_.size() * size_t(model_.factor.rows), 0.0f);
     const sk_batch batch = rows(0, expected_);
     std::string wrong = layers_.fault(batch);
     if (!wrong.empty()) return wrong;
@@ -99,7 +98,7 @@ std::string Block::pass(const sk_batch& lasts) {
     note_scores(batch, 0, expected_);
     biases_.clear();
     bias_passes_ = 0;
-    find_biases(likely_tokens());
+    find_biases(likely_places(lasts));
     return "";
 }
 
@@ -114,62 +113,120 @@ sk_batch Block::rows(int64_t first, int64_t last) {
 }
 
 void Block::note_scores(const sk_batch& batch, int64_t first, int64_t last) {
-    for (int64_t j = 0; j < batch.judged_count; j++) {
-        const size_t row = size_t(j / (last - first) * positions() + first + j % (last - first));
-        logits_[row] = batch.logits + j * layers_.model().vocabulary;
+    const int64_t size = layers_.model().vocabulary, width = model_.factor.rows;
+    if (width) find_factors(batch.judged_count);
+    while (int(scratch_.size()) < pool_.threads()) scratch_.emplace_back();
+    auto piece = [&](int64_t j, int thread) {
+        const int64_t row = j / (last - first) * positions() + first + j % (last - first);
+        const float* logits = logits_[size_t(row)] = batch.logits + j * size;
         for (int64_t i = 0; model_.confidence && i < layers_.model().hidden; i++)
-            confidences_[row] += double(model_.confidence[i]) * layers_.judged(j)[i];
-    }
+            confidences_[size_t(row)] += double(model_.confidence[i]) * layers_.judged(j)[i];
+        std::copy_n(products_.get() + j * width, width, factors_.data() + row * width);
+        if (model_.bias.rows)
+            kernels_->best(logits, size, noted(), scratch_[size_t(thread)].reserve(size / kBestBlock + 1),
+                           likely_.data() + row * noted(), nullptr);
+    };
+    pool_.each(batch.judged_count, piece);
     scored_ = last;
 }
 
-// The likeliest token of every position that another one follows. Which tokens a draft has is known only token by token, but
-// the weights of the biases are read once for as many as can be guessed.
-std::vector<int64_t> Block::likely_tokens() {
-    if (!model_.bias.rows) return {};
-    const int64_t size = layers_.model().vocabulary;
-    std::vector<int32_t> places(logits_.size(), -1);
-    auto piece = [&](int64_t row, int) {
-        std::vector<float> scratch(size_t(size / kBestBlock + 1));
-        if (row % positions() + 1 < scored_)
-            kernels_->best(logits_[size_t(row)], size, 1, scratch.data(), &places[size_t(row)], nullptr);
-    };
-    pool_.each(int64_t(places.size()), piece);
-    std::vector<int64_t> tokens;
-    for (int32_t place : places)
-        if (place >= 0) tokens.push_back(known_ ? known_[place] : place);
-    return tokens;
+// Products of `factor` and what the last judged tokens are scored with.
+void Block::find_factors(int64_t count) {
+    const int64_t hidden = layers_.model().hidden;
+    states_.reserve(count, hidden);
+    float* out = products_.reserve(count * model_.factor.rows);
+    for (int64_t j = 0; j < count; j++) std::copy_n(layers_.judged(j), hidden, states_.token(j));
+    multiply(model_.factor, states_, count, model_.factor_bias, out);
 }
 
-// Computes the biases after tokens that it has not computed since the last block.
-void Block::find_biases(std::vector<int64_t> tokens) {
-    if (!model_.bias.rows) return;
-    std::sort(tokens.begin(), tokens.end());
-    tokens.erase(std::unique(tokens.begin(), tokens.end()), tokens.end());
-    const auto known = [&](int64_t token) { return biases_.count(token) > 0; };
-    tokens.erase(std::remove_if(tokens.begin(), tokens.end(), known), tokens.end());
-    if (tokens.empty()) return;
-    const int64_t count = int64_t(tokens.size()), size = layers_.model().vocabulary;
-    previous_.reserve(count, model_.previous.columns);
-    for (int64_t i = 0; i < count; i++) {
-        unpack_row(model_.previous, tokens[size_t(i)], previous_.token(i));
-        if (is_quantized(model_.bias.format)) previous_.quantize(*kernels_, i);
+// out [count, rows] = matrix · each of these inputs + bias
+void Block::multiply(const sk_matrix& matrix, Activations& in, int64_t count, const float* bias, float* out) {
+    for (int64_t i = 0; i < count && is_quantized(matrix.format); i++) in.quantize(*kernels_, i);
+    const Inputs inputs = in.inputs();
+    each_panels(pool_, panels(matrix.rows), [&](int64_t first, int64_t last, int) {
+        kernels_->linear(matrix, inputs, first, last, 0, count, bias, false, out + first * kPanel, matrix.rows);
+    });
+}
+
+// The places of the last tokens, and those after the likeliest token of every position. Which tokens a draft has is known only
+// token by token, but the weights of the biases are read once for as many as can be guessed.
+std::vector<Block::Following> Block::likely_places(const sk_batch& lasts) const {
+    std::vector<Following> places;
+    for (int64_t b = 0; b < count_; b++) {
+        int64_t token = lasts.ids[lasts.judged[b]];
+        for (int64_t row = b * positions(); row < b * positions() + scored_ && token >= 0; row++) {
+            places.push_back({row, token});
+            const int32_t place = likely_[size_t(row * noted())];
+            token = place >= 0 && known_ ? known_[place] : place;
+        }
+    }
+    return places;
+}
+
+// Computes the biases of places that it has not computed since the last block.
+void Block::find_biases(std::vector<Following> places) {
+    if (!model_.bias.rows || model_.candidates) return;
+    const auto before = [&](const Following& a, const Following& b) { return number(a) < number(b); };
+    const auto same = [&](const Following& a, const Following& b) { return number(a) == number(b); };
+    const auto known = [&](const Following& at) { return biases_.count(number(at)) > 0; };
+    std::sort(places.begin(), places.end(), before);
+    places.erase(std::unique(places.begin(), places.end(), same), places.end());
+    places.erase(std::remove_if(places.begin(), places.end(), known), places.end());
+    if (places.empty()) return;
+    const int64_t count = int64_t(places.size()), rank = model_.previous.columns, size = layers_.model().vocabulary;
+    previous_.reserve(count, rank);
+    for (int64_t i = 0; i < count; i++) unpack_row(model_.previous, places[size_t(i)].token, previous_.token(i));
+    if (model_.factor_previous.rows) {
+        float* gates = products_.reserve(count * rank);
+        multiply(model_.factor_previous, previous_, count, nullptr, gates);
+        for (int64_t i = 0; i < count; i++) {
+            kernels_->add(gates + i * rank, factors_.data() + places[size_t(i)].row * rank, rank);
+            kernels_->gate(SK_SIGMOID, gates + i * rank, previous_.token(i), rank, previous_.token(i));
+        }
     }
     if (bias_memory_.size() == bias_passes_) bias_memory_.emplace_back();
     float* out = bias_memory_[bias_passes_++].reserve(count * size);
-    const Inputs inputs = previous_.inputs();
-    each_panels(pool_, panels(size), [&](int64_t first, int64_t last, int) {
-        kernels_->linear(model_.bias, inputs, first, last, 0, count, nullptr, false, out + first * kPanel, size);
-    });
-    for (int64_t i = 0; i < count; i++) biases_[tokens[size_t(i)]] = out + i * size;
+    multiply(model_.bias, previous_, count, nullptr, out);
+    for (int64_t i = 0; i < count; i++) biases_[number(places[size_t(i)])] = out + i * size;
+}
+
+// The logits of a place with its bias.
+void Block::bias_of(const Following& at, float* logits) const {
+    const float* plain = logits_[size_t(at.row)];
+    const int64_t size = layers_.model().vocabulary;
+    if (!model_.bias.rows) {
+        std::copy_n(plain, size, logits);
+        return;
+    }
+    const float* bias = biases_.at(number(at));
+    for (int64_t i = 0; i < size; i++) logits[i] = plain[i] + bias[i];
+}
+
+// The same of the likeliest tokens alone.
+void Block::choose(const Following& at, float* logits) const {
+    const float* plain = logits_[size_t(at.row)];
+    const int64_t size = layers_.model().vocabulary, rank = model_.previous.columns;
+    const int32_t* likely = likely_.data() + at.row * noted();
+    if (likely[0] < 0) {  // a logit is not a number
+        std::copy_n(plain, size, logits);
+        return;
+    }
+    std::vector<float> previous(size_t(rank), 0.0f), next = previous;
+    unpack_row(model_.previous, at.token, previous.data());
+    for (int64_t i = 0; i < rank; i++) previous[size_t(i)] *= factors_[size_t(at.row * rank + i)];
+    std::fill_n(logits, size, kNotScored);
+    for (int64_t k = 0; k < model_.candidates; k++) {
+        unpack_row(model_.bias, likely[k], next.data());
+        logits[likely[k]] = std::inner_product(next.begin(), next.end(), previous.begin(), plain[likely[k]]);
+    }
 }
 
 // Probability that the likeliest token of a row is accepted, from the token before it.
-float Block::confidence(int64_t row, int64_t token) const {
-    double sum = model_.confidence_bias + confidences_[size_t(row)];
+float Block::confidence(const Following& at) const {
+    double sum = model_.confidence_bias + confidences_[size_t(at.row)];
     if (model_.confidence_previous) {
         std::vector<float> previous(size_t(model_.previous.columns));
-        unpack_row(model_.previous, token, previous.data());
+        unpack_row(model_.previous, at.token, previous.data());
         for (size_t i = 0; i < previous.size(); i++) sum += double(model_.confidence_previous[i]) * previous[i];
     }
     return float(1 / (1 + std::exp(-sum)));

@@ -9,13 +9,6 @@
 
 namespace sk {
 
-namespace {
-
-// Logit of tokens that are not scored: a number, of which a softmax leaves nothing.
-constexpr float kNotScored = -1e4f;
-
-}  // namespace
-
 void Decoder::score_clusters(const sk_batch& batch) {
     choose_clusters(batch.judged_count);
     const int64_t scored = model_.clusters_scored, size = panels(model_.vocabulary) / model_.clusters.rows;

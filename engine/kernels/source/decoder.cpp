@@ -75,6 +75,7 @@ void Decoder::start(const sk_batch& batch) {
     pool_.start(batch.threads);
     kernels_ = &kernels();
     tokens_ = batch.tokens;
+    slots_ = batch.slots;
 }
 
 void Decoder::write_keys(const sk_batch& batch) {
@@ -117,6 +118,7 @@ void Decoder::embed(const sk_batch& batch) {
 
 void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch) {
     enter(layer.attention_norm, {&layer.query, &layer.key, &layer.value, &layer.mixer_gate}, normed_);
+    if (layer.attention_conv.rows) convolve_input(layer.attention_conv, layer.attention_conv_base);
     project(layer, index, batch);
     switch (layer.mixer) {
         case SK_SHORT_CONVOLUTION: short_convolution(layer, index, batch); break;
@@ -131,18 +133,20 @@ void Decoder::layer(const sk_layer& layer, int32_t index, const sk_batch& batch)
                    [&](int64_t t) { kernels_->scale(states_.get() + t * model_.hidden, model_.hidden, layer.scale); });
 }
 
-// states += norm(matrix · from + bias); the norm is optional.
-void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const Activations& from,
-                             const float* out_norm) {
+// states += norm(matrix · from + bias), or states += its convolution over tokens; both are optional.
+void Decoder::add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm,
+                             const float* conv_base) {
+    const bool apart = out_norm || conv_base;
     const int64_t total = panels(matrix.rows), share = panels_per_piece(pool_, total);
     const Inputs inputs = from.inputs();
-    float* out = out_norm ? branch_.get() : states_.get();
+    float* out = apart ? branch_.get() : states_.get();
     auto piece = [&](int64_t i, int) {
         const int64_t first = i * share;
-        kernels_->linear(matrix, inputs, first, std::min(total, first + share), 0, tokens_, bias, !out_norm,
+        kernels_->linear(matrix, inputs, first, std::min(total, first + share), 0, tokens_, bias, !apart,
                          out + first * kPanel, matrix.rows);
     };
     pool_.each((total + share - 1) / share, piece);
+    if (conv_base) convolve_tokens(conv_base, 1);
     if (!out_norm) return;
     each_token(pool_, tokens_, [&](int64_t t) {
         float* branch = branch_.get() + t * model_.hidden;
@@ -187,6 +191,7 @@ void Decoder::gate_groups(const GatedMlp& mlp, const Inputs& inputs, const GateP
 
 void Decoder::mlp(const sk_layer& layer) {
     enter(layer.mlp_norm, {&layer.gate, &layer.up}, normed_);
+    if (layer.mlp_conv.rows) convolve_input(layer.mlp_conv, layer.mlp_conv_base);
     const Inputs inputs = normed_.inputs();
     const GatedMlp mlp{layer.gate, layer.up, layer.down, layer.gate_bias, layer.up_bias};
     const int64_t size = layer.gate.rows;
@@ -194,7 +199,7 @@ void Decoder::mlp(const sk_layer& layer) {
     each_panels(pool_, (size + kGroup - 1) / kGroup, [&](int64_t first, int64_t last, int thread) {
         gate_groups(mlp, inputs, {0, size, first, last, 0, tokens_}, scratch_[size_t(thread)].get(), hidden_);
     });
-    add_projection(layer.down, layer.down_bias, hidden_, layer.mlp_out_norm);
+    add_projection(layer.down, layer.down_bias, hidden_, layer.mlp_out_norm, layer.mlp_conv_base);
 }
 
 void Decoder::tap(const sk_batch& batch, int32_t depth, const float* states) {

@@ -16,6 +16,9 @@ namespace sk {
 // Tokens that one piece of attention takes, and of a pass that one piece of the MLP takes at a time.
 constexpr int64_t kAttentionTokens = 16, kMlpTokens = 64;
 constexpr int64_t kMostExperts = 1024;
+constexpr int64_t kMostTaps = 16;
+// Logit of tokens that are not scored: a number, of which a softmax leaves nothing.
+constexpr float kNotScored = -1e4f;
 
 // Adjacent tokens of a pass in the same slot.
 struct Row {
@@ -147,7 +150,10 @@ class Decoder {
     void sort_by_expert();
     void run_experts(const sk_layer& layer);
     void add_experts(const sk_layer& layer);
-    void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm);
+    void add_projection(const sk_matrix& matrix, const float* bias, const Activations& from, const float* out_norm,
+                        const float* conv_base = nullptr);
+    void convolve_input(const sk_matrix& dynamic, const float* base);
+    void convolve_tokens(const float* base, int64_t side);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
     void score(const sk_batch& batch);
     void score_clusters(const sk_batch& batch);
@@ -175,6 +181,7 @@ class Decoder {
     const Kernels* kernels_ = nullptr;
     ThreadPool& pool_ = ThreadPool::instance();
     int64_t tokens_ = 0;
+    const int32_t* slots_ = nullptr;  // of the tokens
     std::vector<Row> rows_;  // sorted so that rows with common blocks are next to each other
     std::vector<CacheRun> runs_;
     std::vector<int32_t> order_;  // tokens row by row
@@ -185,6 +192,7 @@ class Decoder {
     int64_t most_own_ = 0, most_states_ = 0;
     Buffer<float> states_;  // divided by `residual_scale`, which layers then need not apply
     Buffer<float> queries_, keys_new_, values_new_, branch_, partial_, convolved_, factors_;
+    Buffer<float> conv_weights_;  // [tokens, 2, taps, conv_groups]
     Buffer<float> inputs_, gates_;  // [tokens, layers, inputs], [tokens, inputs] or [tokens, mixer_gate rows]
     Activations normed_, attended_, mixed_, hidden_, judged_;
     Buffer<float> clusters_;       // [judged, clusters], their scores

@@ -102,11 +102,11 @@ static constexpr int64_t panel_bytes(int32_t format, int64_t columns) {
     return padded((columns + per_block - 1) / per_block * block_bytes(format));
 }
 
-static inline std::array<sk_matrix*, 15> matrices(sk_layer& layer) {
+static inline std::array<sk_matrix*, 17> matrices(sk_layer& layer) {
     return {&layer.query,       &layer.key,       &layer.value,       &layer.output,     &layer.gate,
             &layer.up,          &layer.down,      &layer.router,      &layer.mixer_gate, &layer.input_gate,
             &layer.shared_gate, &layer.shared_up, &layer.shared_down, &layer.shared_router,
-            &layer.input_projection};
+            &layer.input_projection, &layer.attention_conv, &layer.mlp_conv};
 }
 
 static inline int64_t matrix_bytes(const sk_matrix& matrix) {

@@ -15,7 +15,6 @@ namespace sk {
 
 namespace {
 
-constexpr int64_t kMostTaps = 16;
 constexpr float kUnitEpsilon = 1e-6f;  // of the lengths of queries and keys
 
 }  // namespace

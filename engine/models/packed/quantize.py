@@ -1,4 +1,4 @@
-"""Quantisation of weights to 8-bit or 4-bit codes in groups of 32, and of the linear layers of a network."""
+"""Quantisation of weights to 8-bit or 4-bit codes in groups of 32, and of the layers of a network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from specchat.engine.kernels.packed_matrix import (
     pack,
     packed_bytes,
 )
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 
 _FORMATS = {"q8": Format.Q8, "q4": Format.Q4}
 METHODS = tuple(_FORMATS)
@@ -95,8 +95,10 @@ def quantized_rows(rows_of: Callable[[Tensor], Tensor], rows: Tensor, method: st
 
 
 def quantize_network(network: nn.Module, method: str = "q8") -> None:
-    """Replace every linear layer of a network that can be quantised."""
+    """Replace every linear layer and table of rows of a network that can be quantised."""
     for module in list(network.modules()):
         for name, child in module.named_children():
             if type(child) is nn.Linear and can_quantize(child.weight):
                 setattr(module, name, quantized_linear(child.weight, child.bias, method))
+            elif type(child) is nn.Embedding and can_quantize(child.weight):
+                setattr(module, name, QuantizedEmbedding(pack(quantize(child.weight, method))))

@@ -99,6 +99,14 @@ def test_prompts_go_on_from_a_snapshot() -> None:
                 assert ids_of(events) == ids_of(fresh.stream(Request(name, messages, max_tokens=20))), name
 
 
+def test_a_hybrid_of_attention_alone_has_no_states() -> None:
+    """Granite 4 dense is published as a hybrid."""
+    network = hybrid("granitemoehybrid", layer_types=["full_attention"] * 4, num_local_experts=0)
+    backend = TransformersBackend(network.model, 1, 64, 17)
+    assert backend.states is None
+    assert backend.capabilities.trees
+
+
 @pytest.mark.parametrize("kind", ["recurrent_gemma"])
 def test_states_that_cannot_be_taken_back_are_refused_by_name(kind: str) -> None:
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}

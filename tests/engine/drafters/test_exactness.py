@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -127,8 +128,8 @@ def packed(folder: Path, kind: str, family: str = "llama") -> Setup:
     return Setup(("head", "combined", "suffix"), model, {"head": LoadedHead(head, known, "head", 1)}, p)
 
 
-def packed_block(folder: Path, family: str = "llama") -> Setup:
-    """A block drafter with 8-bit codes, that knows a part of the vocabulary."""
+def packed_block(folder: Path, family: str = "llama", kind: str = "dspark") -> Setup:
+    """A block drafter with 8-bit codes: DSpark, which knows a part of the vocabulary, or DFlash 2."""
     made = packed(folder, "head", family)
     made.engine.close()
     torch.manual_seed(1)
@@ -138,9 +139,15 @@ def packed_block(folder: Path, family: str = "llama") -> Setup:
         rotation_factor=1.0, windows=(None, 9), causal=(False, True), rows=5, first=0, mask=3, taps=(1, 2),
         vocabulary=made.target.vocab_size, draft_vocabulary=200, markov_rank=32, confidence=True,
     )  # fmt: skip
+    if kind == "dflash 2":
+        more = {"kernel": 2, "kernel_group": 16, "selector_rank": 32, "candidates": 5}
+        shape = replace(shape, first=1, draft_vocabulary=shape.vocabulary, markov_rank=0, confidence=False, **more)
     network = BlockNetwork(shape).eval().requires_grad_(False)
+    for name, weight in network.named_parameters():
+        if "base_kernel" in name:
+            weight.normal_(1.0, 0.2)
     quantize_network(network)
-    known = torch.randperm(made.target.vocab_size)[:200].sort().values
+    known = torch.randperm(made.target.vocab_size)[: shape.draft_vocabulary].sort().values
     return Setup(("block", "combined"), made.target, {"block": LoadedBlock(network, known, "block", 1)}, made.p)
 
 
@@ -151,18 +158,16 @@ SETUPS: dict[str, Callable[[Path], Setup]] = {
     "packed draft model": lambda folder: packed(folder, "models"),
     "packed look-ahead": lambda folder: packed(folder, "pass"), "tables and text": with_tables,
 }  # fmt: skip
-PUBLISHED, BLOCKS = ("eagle-3", "medusa"), ("dflash sliding", "dflash 2", "speculators dflash")
+SLOW: dict[str, Callable[[Path], Setup]] = {
+    **{kind: partial(with_published, kind=kind) for kind in ("eagle-3", "medusa")},
+    **{kind: partial(with_block, kind=kind) for kind in ("dflash sliding", "dflash 2", "speculators dflash")},
+    "packed dflash 2": partial(packed_block, kind="dflash 2"),
+}
 
 
-@pytest.fixture(
-    scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in (*PUBLISHED, *BLOCKS))]
-)
+@pytest.fixture(scope="module", params=[*SETUPS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in SLOW)])
 def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setup]:
-    folder, name = tmp_path_factory.mktemp("setup"), request.param
-    if name in BLOCKS:
-        made = with_block(folder, name)
-    else:
-        made = with_published(folder, name) if name in PUBLISHED else SETUPS[name](folder)
+    made = (SETUPS | SLOW)[request.param](tmp_path_factory.mktemp("setup"))
     yield made
     made.engine.close()
 

@@ -6,8 +6,7 @@ import torch
 
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape
-from specchat.engine.kernels.packed_matrix import pack, unpack
-from specchat.engine.models.packed.quantize import quantize, quantize_network
+from specchat.engine.models.packed.quantize import quantize_network
 
 WORDS = 180
 DFLASH = BlockShape(
@@ -32,7 +31,13 @@ DFLASH = BlockShape(
 SLIDING = replace(DFLASH, windows=(20, None, 9), causal=(True, False, False), bias=False, softcap=20.0, logit_scale=0.8)
 DSPARK = replace(DFLASH, first=0, bias=False, markov_rank=32, confidence=True, confidence_reads_markov=True)
 PARTIAL = replace(DSPARK, draft_vocabulary=100, confidence=False, confidence_reads_markov=False, embedding_scale=0.7)
-SHAPES = {"dflash": DFLASH, "sliding": SLIDING, "dspark": DSPARK, "part of the vocabulary": PARTIAL}
+GATED = replace(PARTIAL, markov_gate=True)
+DFLASH_2 = replace(DFLASH, windows=(20, 30), kernel=2, kernel_group=16, selector_rank=32, candidates=5, softcap=9.0)
+GEMMA = replace(DSPARK, gemma=True, values_are_keys=True, key_heads=1)
+SHAPES = {
+    "dflash": DFLASH, "sliding": SLIDING, "dspark": DSPARK, "part of the vocabulary": PARTIAL, "gated": GATED,
+    "dflash 2": DFLASH_2, "gemma": GEMMA,
+}  # fmt: skip
 
 
 def packable_network(shape: BlockShape) -> BlockNetwork:
@@ -41,8 +46,7 @@ def packable_network(shape: BlockShape) -> BlockNetwork:
     network = BlockNetwork(shape).eval().requires_grad_(requires_grad=False)
     for name, weight in network.named_parameters():
         weight.normal_(0.0, 0.2) if "norm" not in name else weight.add_(0.2 * torch.randn_like(weight))
+        if name.endswith(("layer_scalar", "base_kernel")):
+            weight += 0.8
     quantize_network(network)
-    if network.markov_head:
-        weight = network.markov_head.markov_w1.weight
-        weight.copy_(torch.from_numpy(unpack(pack(quantize(weight, "q8")))))
     return network

@@ -170,10 +170,11 @@ BAD: dict[str, tuple[Made, str]] = {
         (KINDS["dflash"]()[0], KINDS["dflash"]()[1] | {"layer_fusion": torch.ones(2, 3)}),
         "has a tensor layer_fusion that no head of its kind has",
     ),
-    "layers of Gemma 4": (
-        (KINDS["dflash"]()[0], {"layers.0.pre_feedforward_layernorm.weight": torch.ones(HIDDEN)}),
-        "layers of Gemma 4, which are not supported",
+    "layers of Gemma 4 of two types": (
+        _with("dspark gemma", layer_types=["full_attention", "sliding_attention"], sliding_window=9), "of two types"
     ),
+    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "a value that cannot"),
+    "a gate that is not stated": (_with("dspark gated", markov_head_type="vanilla"), "head of the type 'vanilla'"),
     "rotary embeddings that change": (
         _with("dspark", rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "type 'dynamic', which are not supp"
     ),
