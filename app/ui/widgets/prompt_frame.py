@@ -20,8 +20,10 @@ from specchat.app.ui import slash
 from specchat.app.ui.rendering.figures import context_bar
 from specchat.engine import Loading
 
-SYSTEM_LENGTH = 30
-"""Characters of the system prompt that are shown."""
+TITLE_LENGTH = 60
+"""Characters of the title that are shown."""
+PART_LENGTH = 20
+"""Characters of the title, the schema and the system prompt each, where several of them are shown."""
 ENGINE_STOPPED = "the engine has stopped"
 STOPPING = "stopping…"
 
@@ -61,14 +63,14 @@ class PromptFrame(Vertical):
         if self.editing:
             return Content(self.editing), Content("enter sends · esc cancels")
         title = escape_controls(conversation.title)
-        named = title[:60] if title.strip() else "new chat"
+        named = title if title.strip() else "new chat"
         system = " ".join(escape_controls(conversation.system or "").split())
-        short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
         parts = [Content(state)] if (state := self._engine_state(conversation)) else []
         if self.usage is not None:
             parts.append(context_bar(self.usage, self.when_full))
-        set_up = {"system": short, "schema": escape_controls(conversation.constraint_name)}
-        said = " · ".join([named, *(f"{name}: {value}" for name, value in set_up.items() if value)])
+        set_up = {"schema": escape_controls(conversation.constraint_name), "system": system}
+        others = [f"{name}: {_cut(value, PART_LENGTH)}" for name, value in set_up.items() if value]
+        said = " · ".join([_cut(named, PART_LENGTH if others else TITLE_LENGTH), *others])
         return Content(said), Content(" · ").join(parts)
 
     def _engine_state(self, conversation: Conversation) -> str:
@@ -78,6 +80,10 @@ class PromptFrame(Vertical):
         if running:
             return STOPPING if all(reply.stopping for reply in running) else "answering · esc stops"
         return loading_text(self._state) if isinstance(self._state, Loading) else ""
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def loading_text(loading: Loading) -> str:
