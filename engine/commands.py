@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from specchat.engine.message import Message
+from specchat.engine.message import Message, Tool
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 
@@ -78,6 +78,8 @@ class Count:
     messages: tuple[Message, ...]
     key: str = ""
     """Copied to the answer."""
+    tools: tuple[Tool, ...] = ()
+    """Tools that are part of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

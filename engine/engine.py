@@ -10,7 +10,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,9 @@ from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import ClosingError, EngineError, check, check_system
-from specchat.engine.events import Died, Event, Finished, FinishReason, Loading, Ready
-from specchat.engine.message import Message
+from specchat.engine.events import Died, Event, Finished, Loading, Ready
+from specchat.engine.message import Message, Tool
+from specchat.engine.open_requests import OpenRequests
 from specchat.engine.outbox import Outbox
 from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import AUTO, Request, check_gamma
@@ -81,14 +82,7 @@ class Engine:
         self.clock = Clock()
         """Seconds since the engine was created, without pauses: the time scale of all events."""
         self._settled = threading.Event()
-        self._death: str | None = None
-        self._lock = threading.Lock()
-        self._open: dict[tuple[int, str], commands.Submit] = {}
-        """Requests that have not ended, by lane and id; guarded by `_lock`."""
-        self._cancelled: list[commands.Submit] = []
-        """Requests that have been cancelled and have not ended: their ids can be used again; guarded by `_lock`."""
-        self._borrowed: set[Future[Any]] = set()
-        """Results of other work that is running or waiting."""
+        self._requests = OpenRequests(self._commands, self.clock)
         self._vocabularies: tuple[int, ...] = ()
         """Vocabulary size of each lane's model, once they are loaded."""
         self._tokenizer: Any = None
@@ -134,32 +128,11 @@ class Engine:
             check_constraint(submitted.request.constraint)
         if self._vocabularies:
             submitted.request.check_vocabulary(self._vocabularies[submitted.lane])
-        key = submitted.lane, submitted.request.request_id
-        with self._lock:
-            if key in self._open:
-                raise EngineError(f"request {key[1]!r} has not ended yet: give each request a unique id")
-            if self._death is None:
-                self._open[key] = submitted
-                self._commands.put(submitted)
-                return
-        self._refuse(submitted, self._death)
-
-    def _end(self, lane: int, request_id: str) -> None:
-        """Make a request's id available again, just before its `Finished` event."""
-        key = lane, request_id
-        with self._lock:
-            for place, each in enumerate(self._cancelled):
-                if (each.lane, each.request.request_id) == key:
-                    del self._cancelled[place]
-                    return
-            self._open.pop(key, None)
+        self._requests.add(submitted)
 
     def cancel(self, request_id: str) -> None:
         """End a request within one round. Unknown ids are ignored, as the request may just have finished."""
-        with self._lock:
-            for key in [key for key in self._open if key[1] == request_id]:
-                self._cancelled.append(self._open.pop(key))
-            self._commands.put(commands.Cancel(request_id))
+        self._requests.cancel(request_id)
 
     def adjust(self, request_id: str, drafter: str, gamma: int | None) -> None:
         """Change drafter and γ of a request, running or waiting, from its next round on; unknown ids are ignored.
@@ -195,12 +168,13 @@ class Engine:
         check(detail >= 0, f"detail is {detail}: it must be 0 (off) or more")
         self._commands.put(commands.SetDetail(request_id, detail))
 
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """Count the prompt tokens of these messages; the answer is a `Counted` event with this key, between two rounds.
+    def count(self, messages: tuple[Message, ...], key: str = "", tools: tuple[Tool, ...] = ()) -> None:
+        """Count the prompt tokens of these messages and tools, between two rounds.
 
+        The answer is a `Counted` event with this key.
         There is no answer if the model's chat template refuses the conversation.
         """
-        self._commands.put(commands.Count(messages, key))
+        self._commands.put(commands.Count(messages, key, tools))
 
     def show_cache(self) -> None:
         """Report what the cache holds; the answer is a `CacheUse` event, between two rounds."""
@@ -215,7 +189,7 @@ class Engine:
         """
         if self.ready is not None:
             with suppress(EngineError, TimeoutError):
-                self._ask(lambda result: commands.KeepTexts(names, result)).result(timeout)
+                self._requests.ask(lambda result: commands.KeepTexts(names, result)).result(timeout)
 
     def borrow(self, work: Callable[[Assembly, int], Generator[None, None, _Result]]) -> Future[_Result]:
         """Run other work with the loaded models, one step between two rounds, in the engine's thread.
@@ -229,19 +203,7 @@ class Engine:
         Returns:
             The result, or an `EngineError` if the work fails or the engine ends. Cancelling it ends the work.
         """
-        return self._ask(lambda result: commands.Borrow(work, result))
-
-    def _ask(self, command: Callable[[Future[_Result]], commands.Command]) -> Future[_Result]:
-        """Send a command whose result is awaited."""
-        result: Future[_Result] = Future()
-        with self._lock:
-            if self._death is None:
-                self._borrowed.add(result)
-                self._commands.put(command(result))
-            else:
-                result.set_exception(EngineError(self._death))
-        result.add_done_callback(self._borrowed.discard)
-        return result
+        return self._requests.ask(lambda result: commands.Borrow(work, result))
 
     def drain(self) -> list[Event]:
         """All events in `self.outbox` since the last call; never waits."""
@@ -269,8 +231,8 @@ class Engine:
             EngineError: loading failed, or took longer than `timeout` seconds.
         """
         self._settled.wait(timeout)
-        if self._death is not None:
-            raise EngineError(self._death)
+        if self._requests.end_reason is not None:
+            raise EngineError(self._requests.end_reason)
         if self.ready is None:
             raise EngineError(f"the models were not loaded within {timeout:g} seconds")
         return self.ready
@@ -348,7 +310,7 @@ class Engine:
     def _make_worker(self) -> _Serves:
         from specchat.engine.worker.worker import Worker
 
-        end = partial(self._end, 0)
+        end = partial(self._requests.end, 0)
         return Worker(self.config, self._commands, self.outbox, self.clock, self._on_ready, end, self._closing)
 
     def _on_ready(self, ready: Ready, *made: Assembly) -> None:
@@ -363,27 +325,14 @@ class Engine:
     def _die(self, worker: _Serves | None, error: BaseException | None) -> None:
         """Fail open requests, and emit `Died` after an error; the worker may be in any state."""
         message = _reason(error)
-        with self._lock:
-            self._death = message
+        self._requests.refuse_more(message)
         with suppress(BaseException):
             if worker is not None:
                 worker.fail(message)
-        with self._lock:  # a request may be cancelled at this moment
-            left = [*self._cancelled, *self._open.values()]
-            self._cancelled.clear()
-            self._open.clear()
-        for submitted in left:
-            self._refuse(submitted, message)
-        for result in list(self._borrowed):
-            with suppress(InvalidStateError):  # was just cancelled
-                result.set_exception(EngineError(message))
+        self._requests.fail_rest(message)
         if error is not None:
             self.outbox.put(Died(message, self.clock()))
         self._settled.set()
-
-    def _refuse(self, submitted: commands.Submit, message: str | None) -> None:
-        finished = Finished(submitted.request.request_id, FinishReason.ERROR, "", message or "", self.clock())
-        submitted.outbox.put(finished)
 
 
 def _free_gpu_memory() -> None:

@@ -83,19 +83,20 @@ def look(
 
 
 def entitle(requests: RequestManager, conversation: Conversation, then: Callable[[str], None]) -> None:
-    """Request a title for a conversation from its first exchange, whose tokens are in the cache.
+    """Request a title for a conversation from its first answer, whose tokens are in the cache.
 
     `then` gets the title, or an empty text if it is unusable; it is not called if the request failed or was cancelled.
     """
-    source, settings, first = requests.source, requests.effective, conversation.prompts[0]
-    if source is None or settings is None or first.reply is None:
+    source, settings = requests.source, requests.effective
+    answered = (n for n, reply in enumerate(conversation.replies, 1) if not reply.calls)
+    if source is None or settings is None or (count := next(answered, None)) is None:
         return
-    asked, answer = first.text, first.reply.text
+    asked, answer = conversation.prompts[0].text, conversation.replies[count - 1].text
 
     def take(text: str, complete: bool) -> None:
         then(written_title(text, asked, answer, complete=complete))
 
-    messages = conversation.messages_with(TITLE_PROMPT, prompts=1)
+    messages = conversation.messages_with(TITLE_PROMPT, prompts=count)
     request = settings.with_thinking(False).request(uuid4().hex, messages, TITLE_ENDS)
     request = replace(request, max_tokens=TITLE_TOKENS, sampling=Sampling(), drafter="none", gamma=0)
     requests.questions.ask(source, Saying(take), replace(request, reply_text=TITLE_BEGIN), ())

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from specchat.app.chat.attachments import as_block, content_of
 from specchat.app.chat.conversation import Conversation
 from specchat.app.storage.attachments import FILE, Attachment
-from specchat.engine import Counted, Message
+from specchat.engine import Counted, Message, Tool
 
-Count = Callable[[tuple[Message, ...], str], None]
-"""Requests the number of tokens of messages; a `Counted` with this key may answer."""
+Count = Callable[[tuple[Message, ...], str, tuple[Tool, ...]], None]
+"""Requests the number of tokens of messages and tools; a `Counted` with this key may answer."""
 _HISTORY, _WHOLE, _EMPTY, _ONE = "history ", "whole ", "empty", "one "
 
 
@@ -55,8 +55,8 @@ class ContextMeter:
         self._requested = 0
         """Number of the latest request for everything; answers to older ones are ignored."""
         self._requested_history = 0
-        self._told: tuple[Message, ...] = ()
-        """The history of the latest request for it."""
+        self._told: tuple[Message | Tool, ...] = ()
+        """The history of the latest request for it, and the tools."""
         self._history: int | None = None
         self._whole: int | None = None
         """Tokens with the text in the composer; None while that is empty or was never counted."""
@@ -92,20 +92,20 @@ class ContextMeter:
         """Request the counts for this prompt at the end of the conversation."""
         self._requested += 1
         if self._empty is None:
-            self._count((Message("user", ""),), _EMPTY)
-        history = conversation.messages_with("")
-        if history != self._told or self._history is None:
-            self._told, self._requested_history = history, self._requested
-            self._count(history, f"{_HISTORY}{self._requested}")
+            self._count((Message("user", ""),), _EMPTY, ())
+        history, tools = conversation.messages_with(""), conversation.tools
+        if (*history, *tools) != self._told or self._history is None:
+            self._told, self._requested_history = (*history, *tools), self._requested
+            self._count(history, f"{_HISTORY}{self._requested}", tools)
         self._tokens = {each.name: each.tokens for each in attachments}
         for each in (*attachments, *(one for earlier in conversation.prompts for one in earlier.attachments)):
             if each.tokens is None and each not in self._ones.values():
                 key = f"{_ONE}{self._requested} {len(self._ones)}"
                 self._ones[key] = each
-                self._count((Message("user", as_block(each) if each.kind == FILE else each.text),), key)
+                self._count((Message("user", as_block(each) if each.kind == FILE else each.text),), key, ())
         self._content = content_of(prompt, attachments)
         if prompt.strip():
-            self._count(conversation.messages_with(self._content), f"{_WHOLE}{self._requested}")
+            self._count(conversation.messages_with(self._content), f"{_WHOLE}{self._requested}", tools)
         else:
             self._whole, self.counted = None, ""
 

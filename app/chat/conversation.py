@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
 from specchat.app.chat.attachments import content_of
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.titles import title_of
+from specchat.app.chat.tool_calls import Decisions, with_results
 from specchat.app.chat.tree import Node
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
-from specchat.engine import Constraint, FinishReason, Message, MessagePart, Request, message_parts
+from specchat.engine import Constraint, FinishReason, Message, MessagePart, PartKind, Request, Tool, message_parts
+
+if TYPE_CHECKING:
+    from specchat.app.sources.tool_client import ToolClient
 
 
 class Prompt(Node):
@@ -33,9 +38,13 @@ class Prompt(Node):
         """The text as it was typed."""
         self.attachments = attachments
         self.results = results
-        """What the calls of the reply before returned."""
         self.wanted = wanted
         """Number of replies to request when it is sent."""
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """The prompt of a message."""
+        return cls(message.content, results=message.parts_of(PartKind.RESULT))
 
     @property
     def content(self) -> str:
@@ -70,7 +79,9 @@ class Prompt(Node):
     @property
     def in_context(self) -> bool:
         """Whether it is part of the model's context: it is not if its reply failed before the first token."""
-        return self.reply is not None and (self.reply.has_text or self.reply.reason is not FinishReason.ERROR)
+        if self.reply is None:
+            return False
+        return bool(self.results) or self.reply.has_text or self.reply.reason is not FinishReason.ERROR
 
 
 class Conversation:
@@ -98,6 +109,10 @@ class Conversation:
         """What replies have to follow, until the program ends."""
         self.constraint_name = ""
         """Name of the file of the constraint."""
+        self.client: ToolClient | None = None
+        """Connections to the MCP servers whose tools the model may call, until the program ends."""
+        self.decisions = Decisions()
+        """The user's decisions about their tools."""
         self.other_lane: Conversation | None = None
         """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
         self.root = Node()
@@ -115,12 +130,12 @@ class Conversation:
 
     @property
     def all_running(self) -> list[Reply]:
-        """All running replies to prompts of the path."""
-        return [reply for prompt in self.prompts for reply in prompt.replies if reply.running]
+        """All open replies to prompts of the path."""
+        return [reply for prompt in self.prompts for reply in prompt.replies if reply.open]
 
     @property
     def running(self) -> Reply | None:
-        """The first running reply of the path."""
+        """The first open reply of the path."""
         return next(iter(self.all_running), None)
 
     @property
@@ -130,8 +145,13 @@ class Conversation:
 
     @property
     def busy(self) -> list[Reply]:
-        """The running replies of all branches."""
-        return [reply for reply in self.every_reply if reply.running]
+        """The open replies of all branches."""
+        return [reply for reply in self.every_reply if reply.open]
+
+    @property
+    def unstored(self) -> bool:
+        """Whether it has what would be lost if it were read from the store again."""
+        return bool(self.busy or self.waiting or self.client or self.constraint)
 
     @property
     def waiting(self) -> list[Prompt]:
@@ -161,7 +181,12 @@ class Conversation:
     def request(self, settings: Settings, prompt: Prompt) -> Request:
         """A request for a reply to a prompt of the path."""
         request = settings.with_thinking(self.thinking).request(uuid4().hex, self.messages(prompt))
-        return replace(request, stop_repeats=True, constraint=self.constraint)
+        return replace(request, stop_repeats=True, constraint=self.constraint, tools=self.tools)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that the model may call."""
+        return self.client.tools if self.client is not None else ()
 
     def requests(self, settings: Settings, prompt: Prompt) -> list[Request]:
         """A request for each wanted reply; a given seed counts up, otherwise the engine draws one for each."""
@@ -178,11 +203,11 @@ class Conversation:
 
     def messages(self, upto: Prompt) -> tuple[Message, ...]:
         """The messages for a reply to this prompt of the path."""
-        return (*self._before(self.prompts.index(upto)), upto.as_message)
+        return with_results((*self._before(self.prompts.index(upto)), upto.as_message))
 
     def messages_with(self, prompt: str, prompts: int | None = None) -> tuple[Message, ...]:
         """The messages for a reply to a new prompt at the end of the path, or after this number of its prompts."""
-        return (*self._before(prompts), Message("user", prompt))
+        return with_results((*self._before(prompts), Message("user", prompt)))
 
     def _before(self, prompts: int | None) -> list[Message]:
         """The system prompt, and this number of prompts of the path with their replies; None for all."""
@@ -235,6 +260,15 @@ class Conversation:
             prompt.attach(reply, chosen=False)
         for later in waiting:
             prompt.children[0].attach(later, chosen=later is shown)
+        self.show_end()
+
+    def add_results(self, reply: Reply, results: Prompt) -> None:
+        """Add the results of the calls of a reply after it; prompts that wait follow them."""
+        waiting = [prompt for prompt in self.waiting if prompt.parent is reply]
+        reply.attach(results)
+        for prompt in waiting:
+            reply.children.remove(prompt)
+            results.attach(prompt)
         self.show_end()
 
     def select(self, message: Prompt | Reply) -> None:

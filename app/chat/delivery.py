@@ -70,7 +70,9 @@ class RunningReplies:
     def cancel(self, replies: Iterable[Reply]) -> None:
         """End the running replies of this group, keeping their text."""
         for reply in replies:
-            if reply.running:
+            if reply.calling is not None:
+                reply.calling.stop()
+            elif reply.running:
                 reply.stopping = True
                 self.source.cancel(reply.request_id)
 
@@ -94,11 +96,11 @@ class RunningReplies:
         history = [m for m in request.messages[:-1] if m.role in ("user", "assistant")]
         if not conversation.prompts:
             for asked, answer in zip(history[::2], history[1::2], strict=False):
-                conversation.append(Prompt(asked.content))
+                conversation.append(Prompt.of(asked))
                 conversation.append(Reply.stored(answer.parts, "eos", tuple))
-        last = request.messages[-1].content if request.messages else request.prompt
         reply = self.make(request)
-        conversation.append(Prompt(last or f"{len(request.prompt_ids)} token ids"))
+        text = request.prompt or f"{len(request.prompt_ids)} token ids"
+        conversation.append(Prompt.of(request.messages[-1]) if request.messages else Prompt(text))
         conversation.append(reply)
         self.replies[request.request_id] = (conversation, reply)
 
@@ -161,7 +163,7 @@ class Marks:
 
 
 class ActiveConversations:
-    """The conversations between their first prompt and the end of their last reply."""
+    """The conversations in which something was sent, as long as they have more than is stored."""
 
     def __init__(self) -> None:
         self._busy: list[Conversation] = []
@@ -177,7 +179,7 @@ class ActiveConversations:
             self._busy.append(conversation)
 
     def of_chat(self, chat_id: int) -> Conversation | None:
-        """The conversation of this chat if it has a running reply or a waiting prompt."""
+        """The conversation of this chat if it is one of these."""
         self._forget_idle()
         return next((c for c in self._busy if c.chat and c.chat.id == chat_id), None)
 
@@ -190,10 +192,11 @@ class ActiveConversations:
     def marks(self, chats: Iterable[Chat]) -> Marks:
         """The states of these chats."""
         self._forget_idle()
-        busy = {c.chat.id: c.busy for c in self._busy if c.chat}
+        busy = {c.chat.id: c.busy for c in self._busy if c.chat and (c.busy or c.waiting)}
+        busy = {i: replies for i, replies in busy.items() if not any(r.calling and r.calling.asks for r in replies)}
         answering = {i for i, replies in busy.items() if any(r.stage is not Stage.WAITING for r in replies)}
         news = frozenset(chat.id for chat in chats if chat.news)
         return Marks(frozenset(answering), frozenset(busy.keys() - answering), news)
 
     def _forget_idle(self) -> None:
-        self._busy = [c for c in self._busy if c.busy or c.waiting]
+        self._busy = [c for c in self._busy if c.unstored]

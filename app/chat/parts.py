@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby, repeat
 
@@ -9,6 +10,9 @@ from specchat.engine import Admitted, Finished, Measured, MessagePart, PartKind,
 
 _LINE = 200
 """Characters of a call or a result that are shown."""
+_SHORT = 50
+"""Characters of JSON that is shown on one line."""
+_TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 KINDS = {False: PartKind.TEXT, True: PartKind.THINKING}
 
 
@@ -17,6 +21,24 @@ def joined(parts: Iterable[MessagePart]) -> Iterator[MessagePart]:
     kinds = groupby((part for part in parts if part.text), key=lambda part: (part.kind, part.name, part.call_id))
     for (kind, name, call_id), same in kinds:
         yield MessagePart(kind, "".join(part.text for part in same), name, call_id)
+
+
+def fields(call: MessagePart) -> list[tuple[str, str, str]]:
+    """Name, type and value of each argument of a call; the types are those of JSON."""
+    try:
+        given = dict(json.loads(call.text))
+    except (ValueError, TypeError):
+        return [("arguments", "text", call.text)]
+    return [(name, _type(value), value if isinstance(value, str) else _json(value)) for name, value in given.items()]
+
+
+def _type(value: object) -> str:
+    return "null" if value is None else _TYPES[type(value)]
+
+
+def _json(value: object) -> str:
+    line = json.dumps(value, ensure_ascii=False)
+    return line if len(line) <= _SHORT else json.dumps(value, ensure_ascii=False, indent=2)
 
 
 def tool_line(part: MessagePart) -> str:

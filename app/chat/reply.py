@@ -13,6 +13,7 @@ from specchat.app.chat.parts import parts_of
 from specchat.app.chat.recorded_rounds import Recorded, RecordedRounds
 from specchat.app.chat.reply_figures import LONGEST_COURSE, Counts, ReplyFigures
 from specchat.app.chat.reply_stage import RUNNING, Stage
+from specchat.app.chat.tool_calls import Calling
 from specchat.app.chat.tree import Node
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import sampling_text
@@ -73,6 +74,8 @@ class Reply(Node, RecordedRounds):
         self.reason: engine.FinishReason | None = None
         self.message = ""
         """Error message of a failed reply."""
+        self.calling: Calling | None = None
+        """Set while its calls are asked about and made."""
         self.stepping: tuple[engine.Round, Part] | None = None
         """The round that is being stepped through; not yet in `rounds`."""
         self.model = ""
@@ -158,6 +161,22 @@ class Reply(Node, RecordedRounds):
         """Whether more rounds may follow."""
         return self.stage in RUNNING
 
+    @property
+    def open(self) -> bool:
+        """Whether it is running, or its calls are asked about and made."""
+        return self.running or self.calling is not None
+
+    @property
+    def returned(self) -> dict[str, MessagePart]:
+        """The results of its calls, by the id of the call."""
+        return {result.call_id: result for follower in self.children for result in follower.results}
+
+    @property
+    def unanswered(self) -> list[MessagePart]:
+        """The calls that have no result."""
+        known = self.returned
+        return [call for call in self.calls if call.call_id not in known]
+
     def take_figures(self) -> None:
         """Update `figures`; done automatically when the reply ends."""
         if (self.metrics.rounds, self.running) != (self.figures.metrics.rounds, self.figures.running):
@@ -191,6 +210,10 @@ class Reply(Node, RecordedRounds):
     def fail(self, message: str) -> None:
         """End with an error that did not come from the engine's events."""
         self._end(engine.FinishReason.ERROR, message)
+
+    def stop(self) -> None:
+        """End as stopped by the user, before the engine got its request."""
+        self._end(engine.FinishReason.CANCELLED, "")
 
     def _admit(self, admitted: engine.Admitted) -> None:
         """Start the own request after the carried rounds, with a round for each other given token.

@@ -5,7 +5,7 @@ Records are stored before they are shown, so that everything a user has seen sur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,11 +29,13 @@ from specchat.engine import (
     FinishReason,
     Measured,
     Message,
+    MessagePart,
     Ready,
     Record,
     Request,
     Round,
     Sampling,
+    Tool,
 )
 
 
@@ -208,10 +210,10 @@ class RequestManager:
         conversation, _ = self.replies[request_id]
         return conversation.chat.id if conversation.chat is not None else 0, conversation.title
 
-    def count(self, messages: tuple[Message, ...], key: str) -> None:
-        """Request the number of tokens of these messages as a prompt; the answer is a `Counted` with this key."""
+    def count(self, messages: tuple[Message, ...], key: str, tools: tuple[Tool, ...] = ()) -> None:
+        """Request the number of tokens of these messages and tools; the answer is a `Counted` with this key."""
         if (source := self.source) is not None:
-            source.count(messages, key)
+            source.count(messages, key, tools)
 
     def show_cache(self) -> bool:
         """Request a `CacheUse` if the models are loaded; return whether they are.
@@ -239,6 +241,23 @@ class RequestManager:
         self.make_way()
         conversation.system = conversation.system_in(self.settings)
         wait([self._archive.prompt(conversation, prompt)], PROMPT_WAIT_S)
+        self._changed()
+        self._next(conversation)
+
+    def send_results(
+        self, conversation: Conversation, reply: Reply, results: Iterable[MessagePart], *, complete: bool
+    ) -> None:
+        """Add the results of the calls of a reply, and request the next reply if they are complete."""
+        prompt = Prompt("", results=tuple(results))
+        conversation.add_results(reply, prompt)
+        if not complete:
+            stopped = Reply(uuid4().hex)
+            stopped.stop()
+            conversation.begin_replies(prompt, [stopped])
+        self.send_prompt(conversation, prompt)
+
+    def proceed(self, conversation: Conversation) -> None:
+        """Send the prompts that waited for the calls of a reply."""
         self._changed()
         self._next(conversation)
 

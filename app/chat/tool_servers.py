@@ -21,21 +21,31 @@ _KINDS: Mapping[str, tuple[type[Any], str]] = {
 }
 
 
+def server_entries(path: Path) -> Mapping[str, object]:
+    """The entries of the MCP servers in the settings file, by name.
+
+    Raises:
+        SettingsError: the file cannot be read.
+    """
+    try:
+        servers = read_toml(path).get(SERVERS, {})
+    except (OSError, ValueError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    return servers if isinstance(servers, Mapping) else {}
+
+
 def tool_server(path: Path, name: str) -> ToolServer:
     """The server of this name in the settings file.
 
     Raises:
         SettingsError: there is none, or an entry of it is wrong.
     """
-    try:
-        servers = read_toml(path).get(SERVERS, {})
-    except (OSError, ValueError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    known = servers if isinstance(servers, Mapping) else {}
+    known = server_entries(path)
     if name not in known:
         choice = f"choose one of {', '.join(known)}" if known else f'add [{SERVERS}.{name}] with command = "…"'
         raise SettingsError(f"the MCP server {name} is not in {path}: {choice}")
-    entry = known[name] if isinstance(known[name], Mapping) else {}
+    written = known[name]
+    entry = written if isinstance(written, Mapping) else {}
     values = {key: _typed(f"{SERVERS}.{name}.{key}", key, value) for key, value in entry.items()}
     if bool(values.get("command")) == bool(values.get("url")):
         raise SettingsError(f"{SERVERS}.{name} in {path} must have a command or a url, and only one of them")

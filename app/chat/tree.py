@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from specchat.engine import MessagePart
+
 
 class Node:
     """A message, or the root of a conversation, which its first prompts follow."""
+
+    results: tuple[MessagePart, ...] = ()
+    """What the calls of the reply before returned."""
 
     def __init__(self, row: int | None = None) -> None:
         self.row = row

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from specchat.app.chat.tool_calls import DECLINED, Decision, Decisions, check_replies, result_of
 from specchat.app.chat.tool_servers import tool_server
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
@@ -15,10 +16,7 @@ from specchat.app.paths import settings_file
 from specchat.app.sources.tool_client import ToolClient, named
 from specchat.engine import Message, MessagePart, PartKind, Ready, Request, Tool
 
-MOST_REPLIES = 32
-"""Replies with calls to one question: a model that calls without end is stopped."""
-_REFUSED = "error: the user does not allow this call"
-_CHOICES = {"o": "once", "a": "always", "n": "never"}
+_CHOICES = {decision.value[0]: decision for decision in Decision}
 
 
 class OfferedTools:
@@ -34,10 +32,8 @@ class OfferedTools:
 
     def __init__(self, client: ToolClient, allowed: Sequence[str]) -> None:
         self._client = client
-        self._decided = {tool.name: True for tool in named(client.tools, allowed)}
-        """Whether a tool is called without a question; tools that are not in it are asked about."""
+        self._decisions = Decisions(tool.name for tool in named(client.tools, allowed))
         self._asks = _can_ask()
-        self._replies = 0
 
     def tools(self, ready: Ready) -> tuple[Tool, ...]:
         """All tools, or without a terminal the allowed ones.
@@ -50,44 +46,36 @@ class OfferedTools:
                 f"{ready.target} cannot call tools, or its chat template has no place for them: choose a model that "
                 "was trained to call tools, or leave --mcp out"
             )
-        return tuple(tool for tool in self._client.tools if self._asks or tool.name in self._decided)
+        return tuple(tool for tool in self._client.tools if self._asks or tool.name in self._decisions.by_tool)
 
-    def results(self, reply: Message) -> tuple[MessagePart, ...]:
-        """The results of the calls of a reply, which are made where they are allowed.
+    def results(self, request: Request, reply: Message) -> tuple[MessagePart, ...]:
+        """The results of the calls of a reply to a request, which are made where they are allowed.
 
         Raises:
             UsageError: the model has called too often.
         """
-        self._replies += 1
-        if self._replies > MOST_REPLIES:
-            raise UsageError(f"the model has called tools in {MOST_REPLIES} replies: ask for less at once")
-        return tuple(
-            MessagePart(PartKind.RESULT, self._result(call), call.name, call.call_id)
-            for call in reply.parts_of(PartKind.CALL)
-        )
+        check_replies(request.messages)
+        return tuple(result_of(call, self._result(call)) for call in reply.parts_of(PartKind.CALL))
 
     def _result(self, call: MessagePart) -> str:
-        """The result of a call that is allowed, or a sentence."""
-        fields = json.loads(call.text).items()
-        warn("\n".join([f"the model calls {call.name}", *(f"  {key}: {json.dumps(value)}" for key, value in fields)]))
-        if not self._decided.get(call.name, self._asks) or not self._allows(call.name):
-            return _REFUSED
-        return self._client.call(call.name, call.text)
+        """The text of the result of a call that is allowed, or a sentence."""
+        given = json.loads(call.text).items()
+        warn("\n".join([f"the model calls {call.name}", *(f"  {key}: {json.dumps(value)}" for key, value in given)]))
+        allowed = self._decisions.allows(call.name)
+        if allowed is None:
+            allowed = self._asks and self._decisions.take(call.name, _asked(call.name))
+        return self._client.call(call.name, call.text) if allowed else DECLINED
 
-    def _allows(self, name: str) -> bool:
-        """Whether the user allows a call; the question is repeated until it is answered."""
-        if name in self._decided:
-            return self._decided[name]
-        while True:
-            print(f"call {name}? o once, a always, n never: ", end="", file=sys.stderr, flush=True)
-            line = sys.stdin.readline()
-            if not line:  # the end of the input
-                return False
-            if (choice := line.strip().lower()[:1]) in _CHOICES:
-                break
-        if choice != "o":
-            self._decided[name] = choice == "a"
-        return choice != "n"
+
+def _asked(name: str) -> Decision:
+    """The user's decision about a call; the question is repeated until it is answered."""
+    while True:
+        print(f"call {name}? o once, a always, n never: ", end="", file=sys.stderr, flush=True)
+        line = sys.stdin.readline()
+        if not line:  # the end of the input
+            return Decision.NEVER
+        if (choice := line.strip().lower()[:1]) in _CHOICES:
+            return _CHOICES[choice]
 
 
 def continued(request: Request, reply: Message, results: Sequence[MessagePart]) -> Request:

@@ -95,7 +95,12 @@ class AttachedEngine(Source):
         if stream is not None and not stream.leave():
             self._end(stream, engine.Finished(request_id, engine.FinishReason.CANCELLED, "", "", stream.at))
 
-    def count(self, messages: tuple[engine.Message, ...], key: str = "") -> None:
+    def count(
+        self,
+        messages: tuple[engine.Message, ...],
+        key: str = "",
+        tools: tuple[engine.Tool, ...] = (),  # noqa: ARG002  a server gets none
+    ) -> None:
         """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
         threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
 

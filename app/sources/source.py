@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
 
-from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round
+from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round, Tool
 
 NOTHING = "no model is loaded: /model loads one"
 NO_CACHE = "only specchat's own engine shows what its cache holds"
@@ -58,8 +58,8 @@ class Source(Protocol):
         """Record the top-k of this size for each tested token of a request, from its next round on; 0 records none."""
         return
 
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:  # noqa: ARG002
-        """Report with a `Counted` how many tokens these messages take as a prompt, if there is a tokenizer."""
+    def count(self, messages: tuple[Message, ...], key: str = "", tools: tuple[Tool, ...] = ()) -> None:  # noqa: ARG002
+        """Report with a `Counted` how many tokens messages and tools take as a prompt, if there is a tokenizer."""
         return
 
     def show_cache(self) -> None:

@@ -70,7 +70,7 @@ class Connection:
         self._opened: Future[Client] = Future()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: CancelScope | None = None
-        self._thread = JoinedThread(f"mcp-{server.name}", self._run, self._ask_to_end)
+        self._thread = JoinedThread(f"mcp-{server.name}", self._run, self.ask_to_end)
         self._thread.start()
 
     def tools(self) -> list[ListedTool]:
@@ -91,7 +91,7 @@ class Connection:
 
     def close(self) -> None:
         """End the connection, and the server if it was started."""
-        self._ask_to_end()
+        self.ask_to_end()
         self._thread.join(_CLOSING_S)
 
     def _wait(self, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
@@ -119,11 +119,13 @@ class Connection:
 
     def _run(self) -> None:
         logging.getLogger("mcp").addHandler(logging.NullHandler())  # what a server sends is not printed
+        ended: BaseException = ConnectionError("the connection was ended")
         try:
             asyncio.run(self._serve())
         except BaseException as error:
-            if not self._opened.done():
-                self._opened.set_exception(error)
+            ended = error
+        if not self._opened.done():
+            self._opened.set_exception(ended)
 
     async def _serve(self) -> None:
         from anyio import CancelScope, sleep_forever
@@ -136,7 +138,8 @@ class Connection:
                 self._opened.set_result(client)
                 await sleep_forever()
 
-    def _ask_to_end(self) -> None:
+    def ask_to_end(self) -> None:
+        """Begin to end the connection; a call that waits fails."""
         with suppress(RuntimeError):  # the loop is closed
             if self._loop is not None and self._scope is not None:
                 self._loop.call_soon_threadsafe(self._scope.cancel)
@@ -188,6 +191,8 @@ def _reason(error: BaseException, limit: float) -> str:
 class ToolClient:
     """Tools of several MCP servers, under names that a model may call. Use it as a context manager.
 
+    Calls, and changes of the servers, may come from several threads.
+
     Args:
         servers: the servers, which are connected at once.
 
@@ -195,23 +200,53 @@ class ToolClient:
         ToolServerError: one cannot be reached.
     """
 
-    def __init__(self, servers: Iterable[ToolServer]) -> None:
-        self._servers = {server.name: server for server in servers}
+    def __init__(self, servers: Sequence[ToolServer] = ()) -> None:
+        self._servers: dict[str, ToolServer] = {}
         self._connections: dict[str, Connection] = {}
         self._places: dict[str, tuple[str, str]] = {}
         """Server and own name of each tool."""
-        try:
-            self._connections = {name: Connection(server) for name, server in self._servers.items()}
-            self.tools = [tool for name in self._servers for tool in self._tools_of(name)]
-        except BaseException:
-            self.close()
-            raise
+        self.by_server: dict[str, list[Tool]] = {}
+        """The tools of each server."""
+        self.add(*servers)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools of all servers."""
+        return tuple(tool for tools in list(self.by_server.values()) for tool in tools)
+
+    def add(self, *servers: ToolServer) -> None:
+        """Connect servers that are not connected.
+
+        Raises:
+            ToolServerError: one cannot be reached; then none of them is added.
+        """
+        servers = tuple(server for server in servers if server.name not in self._connections)
+        for server in servers:
+            self._servers[server.name] = server
+            self._connections[server.name] = Connection(server)
+        try:
+            for server in servers:
+                self.by_server[server.name] = self._tools_of(server.name)
+        except BaseException:
+            for server in servers:
+                self.remove(server.name)
+            raise
+
+    def remove(self, server: str) -> None:
+        """End the connection to a server, and forget its tools."""
+        self.by_server.pop(server, None)
+        self._places = {name: place for name, place in self._places.items() if place[0] != server}
+        self._end(server)
+
+    def server_of(self, name: str) -> str:
+        """The server of a tool; empty if there is none of this name."""
+        return self._places.get(name, ("", ""))[0]
 
     def call(self, name: str, arguments: str) -> str:
         """The text of the result of a call, or one sentence about why there is none.
@@ -224,19 +259,31 @@ class ToolClient:
             return f"error: there is no tool {name}"
         server, own_name = self._places[name]
         try:
+            given = json.loads(arguments)
+        except ValueError:
+            return f"error: the arguments of {name} are not JSON"
+        try:
             if server not in self._connections:
                 self._connections[server] = Connection(self._servers[server])
-            result = self._connections[server].call(own_name, json.loads(arguments))
+            result = self._connections[server].call(own_name, given)
         except ToolServerError as error:
-            self._connections.pop(server).close()  # the next call begins a new connection
+            self._end(server)  # the next call begins a new connection
             return f"error: {error}"
         return _text(name, result)
 
+    def stop(self, name: str) -> None:
+        """End the connection that a call of this tool waits for; does not wait. The next call begins a new one."""
+        if (connection := self._connections.get(self.server_of(name))) is not None:
+            connection.ask_to_end()
+
     def close(self) -> None:
         """End all connections."""
-        for connection in self._connections.values():
+        for server in list(self._connections):
+            self._end(server)
+
+    def _end(self, server: str) -> None:
+        if (connection := self._connections.pop(server, None)) is not None:
             connection.close()
-        self._connections.clear()
 
     def _tools_of(self, server: str) -> list[Tool]:
         """The tools of a server. A name that is taken gets the server's name before it."""
@@ -245,8 +292,9 @@ class ToolClient:
             name = _UNFIT.sub("_", own_name)[:64]
             if name in self._places:
                 name = _UNFIT.sub("_", f"{server}_{own_name}")[:64]
-            self._places[name] = server, own_name
-            made.append(Tool(name, clean_prompt(description), json.dumps(schema)))
+            if name not in self._places:
+                self._places[name] = server, own_name
+                made.append(Tool(name, clean_prompt(description), json.dumps(schema)))
         return made
 
 

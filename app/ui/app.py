@@ -226,6 +226,7 @@ class SpecChat(App[None]):
         self.actions.models.downloads.close()
         self.actions.learn.learning.stop()
         self.actions.chats.write()
+        await asyncio.to_thread(self.actions.tools.close)
         await asyncio.to_thread(self.requests.close)
         if self.actions.preferences is not None:
             await asyncio.to_thread(self.actions.preferences.close)
@@ -254,6 +255,7 @@ class SpecChat(App[None]):
         if isinstance(shown, ChatScreen | CandidatesScreen) and shown.is_mounted:
             shown.update()
         self.actions.models.update()
+        self.actions.tools.update()
         self.actions.chats.refresh()
 
     def _observe(self, conversation: Conversation, reply: Reply, event: Event) -> None:
@@ -262,12 +264,15 @@ class SpecChat(App[None]):
             self._take_back(conversation, conversation.prompt_of(reply), event.message)
         elif isinstance(event, Finished) and event.reason is not FinishReason.CANCELLED:
             self.actions.views.after_reply()
-            self.actions.chats.entitle(conversation)
+            if reply.calls:
+                self.actions.tools.answer(conversation, reply)
+            else:
+                self.actions.chats.entitle(conversation)
 
     def _take_back(self, conversation: Conversation, prompt: Prompt | None, why: str) -> None:
         """Move the last prompt, if it failed before its first token, from the chat back into the composer."""
         shown = conversation is self.chat_screen.conversation and prompt is conversation.prompts[-1]
-        if prompt is None or not shown or len(prompt.replies) > 1 or prompt.replies[0].has_text:
+        if prompt is None or not shown or prompt.results or len(prompt.replies) > 1 or prompt.replies[0].has_text:
             return
         self.requests.take_back(conversation, prompt, self.chat_screen.writing.take_back([prompt]))
         self.call_later(self.chat_screen.path_changed)

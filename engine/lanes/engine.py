@@ -74,7 +74,13 @@ class LaneEngine(Engine):
         from specchat.engine.lanes.worker import LanesWorker
 
         return LanesWorker(
-            self.configs, self._commands, self.outbox, lambda: self.order, self._on_lanes, self._end, self._closing
+            self.configs,
+            self._commands,
+            self.outbox,
+            lambda: self.order,
+            self._on_lanes,
+            self._requests.end,
+            self._closing,
         )
 
     def _on_lanes(self, readies: Sequence[Ready], made: Sequence[Assembly]) -> None:

@@ -117,8 +117,8 @@ def _accepted_forms(
         system: whether the template writes a system prompt; otherwise it becomes part of the first question.
     """
     first = messages if system else _without_system(messages)
-    if any(map(_has_calls, messages)):  # nothing may be left out or joined
-        yield first, {}
+    if any(map(_has_calls, messages)):  # nothing else may be left out or joined
+        yield from ((form, {}) for form in dict.fromkeys((first, tuple(each for each in first if each.parts))))
         return
     joined = _joined(first)
     bare = _without_system(joined)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.message import Message
+from specchat.engine.message import Message, PartKind
 from specchat.engine.request import KEEP_ENDS, STOP, Request
 from specchat.engine.sequence.chat_prompt import encode_chat
 
@@ -149,10 +149,10 @@ def check_length(prompt: int, context: int, *, of_chat: bool = False) -> None:
 def left_out(request: Request, length: Length, given: int, context: int) -> range:
     """Indices in `Request.messages` of the turns to leave out; empty if all fit or none may be left out.
 
-    A turn is a user message and the messages up to the next one. Messages before the first turn, and the last turn,
-    always stay. The tokens left out are rounded up to a multiple of half the room, if at least that many can be left
-    out: the prompts of the next messages then begin as this one does, and what it has in the cache is reused. With n
-    turns, `length` is called about log n times.
+    A turn is a user message without results of calls, and the messages up to the next one. Messages before the first
+    turn, and the last turn, always stay. The tokens left out are rounded up to a multiple of half the room, if at least
+    that many can be left out: the prompts of the next messages then begin as this one does, and what it has in the
+    cache is reused. With n turns, `length` is called about log n times.
     """
     turns = _earlier_turns(request.messages)[request.when_full == KEEP_ENDS :]
     room = context - given - min(request.max_tokens, context // REPLY_SHARE)
@@ -177,7 +177,12 @@ def without(messages: tuple[Message, ...], gone: range) -> tuple[Message, ...]:
     return messages[: gone.start] + messages[gone.stop :]
 
 
+def _begins_turn(message: Message) -> bool:
+    """Whether a turn begins here: results of calls stay with the calls before them."""
+    return message.role == "user" and not message.parts_of(PartKind.RESULT)
+
+
 def _earlier_turns(messages: Sequence[Message]) -> list[range]:
     """Indices of the messages of each turn except the last."""
-    starts = [place for place, message in enumerate(messages) if message.role == "user"]
+    starts = [place for place, message in enumerate(messages) if _begins_turn(message)]
     return [range(start, end) for start, end in pairwise(starts)]

@@ -285,7 +285,7 @@ class Worker:
 
     def _count(self, wanted: commands.Count) -> None:
         with suppress(Exception):  # a template is a program of the model's: a request with it says what it raises
-            tokens = len(encode(Request("count", wanted.messages), self._made.model.tokenizer))
+            tokens = len(encode(Request("count", wanted.messages, tools=wanted.tools), self._made.model.tokenizer))
             self.outbox.put(Counted(tokens, self.clock(), wanted.key))
 
     # ---- work

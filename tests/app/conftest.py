@@ -13,7 +13,7 @@ from specchat.app.ui import notices, pump
 from specchat.app.ui.actions import chats
 from specchat.app.ui.pump import FrameBudget
 from specchat.app.ui.rendering import live_markdown
-from specchat.app.ui.screens import writing
+from specchat.app.ui.screens import calls, writing
 from tests.app import quiet
 from tests.app.stage import Stage
 
@@ -47,8 +47,8 @@ def exact_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing on screen depends on how long a test takes.
 
-    No part is drawn more seldom because the machine is slow, notices stay, cursors do not blink, and tokens are not
-    counted and titles not written until a test asks for it.
+    No part is drawn more seldom because the machine is slow, notices stay, cursors do not blink, decisions about calls
+    count at once, and tokens are not counted and titles not written until a test asks for it.
     """
     monkeypatch.setattr(live_markdown, "processor_time", lambda: 0.0)
     monkeypatch.setattr(pump, "FrameBudget", partial(FrameBudget, spent=lambda: 0.0))
@@ -57,6 +57,7 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextArea, "_toggle_cursor_blink_visible", lambda _: None)
     monkeypatch.setattr(Input, "_toggle_cursor", lambda _: None)
     monkeypatch.setattr(writing, "COUNT_S", LONG_S)
+    monkeypatch.setattr(calls, "QUIET_S", 0)
     monkeypatch.setattr(chats, "IDLE_S", LONG_S)
 
 

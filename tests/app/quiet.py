@@ -19,7 +19,7 @@ from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import Pace, Pump
 from tests.waiting import PATIENCE_S
 
-FOR_A_PERSON = ("rename", "asking", "loading", "messages", "reading")
+FOR_A_PERSON = ("rename", "asking", "loading", "messages", "reading", "calls")
 """Groups of workers that wait until a user or a test answers."""
 LOOKS = 5
 """What a thread or the driver hands to the event loop is a message after fewer turns of it."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from specchat.app.chat.reply import Reply
 from specchat.engine import EngineError, Round
 from specchat.engine.events import CacheUse, Counted, Died, Event, Finished, FinishReason, Loading, Ready
-from specchat.engine.message import Message
+from specchat.engine.message import Message, Tool
 from specchat.engine.request import Request
 from specchat.engine.trace import Record, read_trace
 
@@ -74,9 +74,10 @@ class RecordedEngine:
     def set_detail(self, request_id: str, detail: int) -> None:
         self.details.append((request_id, detail))
 
-    def count(self, messages: tuple[Message, ...], key: str = "") -> None:
-        """A token for each word."""
-        self._out.append(Counted(sum(len(message.content.split()) for message in messages), 0.0, key))
+    def count(self, messages: tuple[Message, ...], key: str = "", tools: tuple[Tool, ...] = ()) -> None:
+        """A token for each word, also of results of calls, and for each tool."""
+        words = (word for message in messages for part in message.parts for word in part.text.split())
+        self._out.append(Counted(len(tools) + sum(1 for _ in words), 0.0, key))
 
     def keep_texts(self, names: Mapping[str, str]) -> None:
         self.kept.append(dict(names))

@@ -47,6 +47,13 @@ def fails() -> str:
     raise ValueError("no such city")
 
 
+@server.tool(structured_output=False)
+def forecast(city: str, days: int, hourly: bool, stations: list[str], note: str) -> str:  # noqa: ARG001
+    """Weather of the next days in a city, by the stations that are named, or by all of them."""
+    skies = "clear in the morning, clouds from the sea in the afternoon", "rain", "sun all day with little wind"
+    return "\n".join(f"day {day}: {17 + day % 5} °C in {city}, {skies[day % 3]}" for day in range(1, days + 1))
+
+
 if len(sys.argv) > 1:
     server.run("streamable-http", host="127.0.0.1", port=int(sys.argv[1]))
 else:

@@ -10,13 +10,25 @@ from pathlib import Path
 from typing import Any
 
 from specchat.app.chat.conversation import Conversation
-from specchat.app.chat.parts import tool_line
+from specchat.app.chat.parts import parts_of, tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.sanitize import escape_controls
 from specchat.app.sources.observed import drawn_text, resolve_rounds
 from specchat.app.sources.player import IDLE_S, schedule
-from specchat.engine import Admitted, Candidate, Finished, Metrics, Ready, Record, Request, Round, Totals
+from specchat.engine import (
+    Admitted,
+    Candidate,
+    Finished,
+    Message,
+    Metrics,
+    PartKind,
+    Ready,
+    Record,
+    Request,
+    Round,
+    Totals,
+)
 
 Data = dict[str, Any]
 _PARTS = ("TITLE", "STYLE", "DATA", "SCRIPT")
@@ -45,12 +57,13 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
     ready = next((r for r in records if isinstance(r, Ready)), None)
     replies: dict[str, Data] = {}
     metrics: dict[str, Metrics] = {}
+    calls: dict[str, list[str]] = {}
     for due, record in zip(times, records, strict=True):
         match record:
             case Request():
-                prompt = record.messages[-1].content if record.messages else record.prompt or "token ids"
+                prompt = _said(record.messages[-1]) if record.messages else record.prompt or "token ids"
                 replies[record.request_id] = _reply(prompt, due)
-                metrics[record.request_id] = Metrics()
+                metrics[record.request_id], calls[record.request_id] = Metrics(), []
             case Admitted() if record.request_id in replies:
                 metrics[record.request_id].add(record)
                 given = escape_controls("".join(token.text for token in record.given))
@@ -59,12 +72,14 @@ def trace_data(records: Sequence[Record], title: str) -> Data:
                 metrics[record.request_id].add(record)
                 rounds = replies[record.request_id]["rounds"]
                 rounds.append(_round(len(rounds), record, metrics[record.request_id], due))
+                calls[record.request_id] += _calls(record)
             case Totals() if record.request_id in replies:
                 metrics[record.request_id].add(record)
                 for last in replies[record.request_id]["rounds"][-1:]:
                     last["figures"] = _figures(metrics[record.request_id])
             case Finished() if record.request_id in replies:
-                _end(replies[record.request_id], record.tail, record.message or ENDINGS[record.reason], due)
+                tail = "\n".join([record.tail, *calls[record.request_id], *_calls(record)])
+                _end(replies[record.request_id], tail, record.message or ENDINGS[record.reason], due)
     return _page(title, ready.target if ready else None, list(replies.values()))
 
 
@@ -73,12 +88,22 @@ def chat_data(conversation: Conversation, model: str | None = None) -> Data:
     replies: list[Data] = []
     due = 0.0
     for prompt in conversation.prompts:
-        shown = _reply("\n".join((*map(tool_line, prompt.results), prompt.content)), due)
+        shown = _reply(_said(prompt.as_message), due)
         replies.append(shown)
         if prompt.reply is not None:
             due = _stored(prompt.reply, shown, due)
         due += IDLE_S
     return _page(conversation.title, model, replies)
+
+
+def _said(message: Message) -> str:
+    """The results of calls in a message, a line each, and its text."""
+    return "\n".join((*map(tool_line, message.parts_of(PartKind.RESULT)), message.content))
+
+
+def _calls(record: Round | Finished) -> list[str]:
+    """The calls that a record completes, a line each."""
+    return [tool_line(part) for part in parts_of(record) if part.kind is PartKind.CALL]
 
 
 def _stored(reply: Reply, shown: Data, start: float) -> float:

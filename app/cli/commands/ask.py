@@ -94,7 +94,7 @@ def answer(
                 printer.note(f"the reply was cut off {limit} and is not complete")
             if offered is None or not reply.parts_of(PartKind.CALL) or ended.reason not in _COMPLETE:
                 return ended.reason is engine.FinishReason.CANCELLED
-            results = offered.results(reply)
+            results = offered.results(request, reply)
             if turn is not None:
                 turn.follow(results)
             request = continued(request, reply, results)

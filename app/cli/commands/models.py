@@ -59,7 +59,7 @@ def _as_json(models: Sequence[KnownModel], machine: Machine, best: str) -> dict[
                 "tokens_per_second": model.speed(machine),
                 "obstacle": model.obstacle(machine),
                 **{name: getattr(model, name) for name in ("draft", "tau", "licence", "note")},
-                "tau_source": PRESETS[model.spec].tau_source,
+                "tau_source": PRESETS[model.spec].tau_source if model.draft else "",
                 "gated": PRESETS[model.spec].gated,
                 "source": PRESETS[model.spec].origin,
                 "local": None if model.folder is None else {"folder": str(model.folder), "bytes": model.disk_bytes},

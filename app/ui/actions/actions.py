@@ -31,6 +31,7 @@ from specchat.app.ui.actions.prompt import PromptActions
 from specchat.app.ui.actions.replies import ReplyActions
 from specchat.app.ui.actions.scope import NOT_LOADED, ActionScope
 from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.tools import ToolActions
 from specchat.app.ui.actions.views import ComparisonActions, Views
 from specchat.app.ui.keys import key_names
 from specchat.app.ui.notices import say
@@ -49,7 +50,8 @@ class Actions(ActionScope):
         self.models = ModelActions(self, self.controls, self.records, Downloads(self))
         self.learn = LearnActions(self)
         self.chats = ChatActions(self, self.models, self.learn)
-        self.messages = MessageActions(self, self.chats)
+        self.tools = ToolActions(self)
+        self.messages = MessageActions(self, self.chats, self.tools)
         self.candidates = CandidateActions(self, self.controls, self.messages)
         self.replies = ReplyActions(self)
         self.prompt = PromptActions(self, self.controls)
@@ -147,7 +149,7 @@ class Actions(ActionScope):
             "context": lambda: WHEN_FULL, "preset": lambda: self.controls.presets,
             "theme": lambda: sorted(self.app.available_themes), "copy": lambda: COPIES, "export": lambda: FORMATS,
             "thinking": lambda: self.thinking_values, "drafts": self.comparison.pairs, "system": self.prompt.systems,
-            "template": self.prompt.templates, "learn": lambda: WORDS,
+            "template": self.prompt.templates, "learn": lambda: WORDS, "mcp": self.tools.names,
         }  # fmt: skip
 
     def _store_failed(self, sentence: str) -> None:

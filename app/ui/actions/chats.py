@@ -88,7 +88,8 @@ class ChatActions(ActionGroup):
     def entitle(self, conversation: Conversation) -> None:
         """Let the model write titles of chats after their first reply, in an idle moment."""
         chat, first = conversation.chat, conversation.prompts[0]
-        only = not any(isinstance(each, Prompt) for each in conversation.root.descendants() if each is not first)
+        prompts = (each for each in conversation.root.descendants() if isinstance(each, Prompt) and not each.results)
+        only = all(each is first for each in prompts)
         if chat is not None and only and len(first.replies) == first.wanted:
             self._untitled[chat.id] = conversation
         if self._untitled and not self._scope.requests.session.attached:

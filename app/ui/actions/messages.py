@@ -20,6 +20,7 @@ from specchat.app.ui import slash
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
+from specchat.app.ui.actions.tools import ToolActions
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import shown
 from specchat.app.ui.screens.candidates import CandidatesScreen
@@ -53,6 +54,7 @@ class MessageActions(ActionGroup):
     """Actions on the messages of the open chat."""
 
     _chats: ChatActions
+    _tools: ToolActions
 
     def send(self, line: str, attachments: tuple[Attachment, ...]) -> None:
         """Send a prompt, or the edited version of one."""
@@ -101,7 +103,8 @@ class MessageActions(ActionGroup):
         if argument and not (argument.isdecimal() and 1 <= int(argument) <= len(prompts)):
             takes = f"the number of a message, 1 to {len(prompts)}, or nothing for the last one"
             raise UsageError(f"/{action} takes {takes}")
-        self._do(action, prompts[int(argument) - 1 if argument else -1])
+        asked = [prompt for prompt in prompts if not prompt.results] if action == "edit" else prompts
+        self._do(action, prompts[int(argument) - 1] if argument else asked[-1])
 
     def show_sibling(self, message: Prompt | Reply | None, step: int) -> None:
         """Switch to another version of a prompt, or another reply, that is `step` places further."""
@@ -121,6 +124,8 @@ class MessageActions(ActionGroup):
         match action:
             case "go":
                 self._scope.screen.go_to(prompt)
+            case "edit" if prompt.results:
+                raise UnavailableError("results of calls cannot be edited: edit the prompt before them")
             case "edit":
                 self._scope.screen.writing.edit(prompt)
                 self._scope.screen.back()
@@ -161,8 +166,11 @@ class MessageActions(ActionGroup):
 
     def _continue(self, prompt: Prompt) -> None:
         reply = prompt.reply
-        if reply is None or reply.running:
+        if reply is None or reply.open:
             raise UnavailableError("the reply is still being written")
+        if reply.unanswered:
+            self._tools.resume(self._scope.conversation, reply)
+            return
         if not reply.has_text:
             raise UnavailableError("the reply has no text to continue: r in the list of messages regenerates it")
         rounds, text = continued(reply)

@@ -149,8 +149,13 @@ _Given = ParamSpec("_Given")
 _Method = Callable[Concatenate[_Self, _Given], Coroutine[None, None, None]]
 
 
-def in_background(group: str) -> Callable[[_Method[_Self, _Given]], Callable[Concatenate[_Self, _Given], None]]:
-    """Decorator: a call of the method starts it as a worker and returns at once; it replaces one of the same group."""
+def in_background(
+    group: str, *, exclusive: bool = True
+) -> Callable[[_Method[_Self, _Given]], Callable[Concatenate[_Self, _Given], None]]:
+    """Decorator: a call of the method starts it as a worker and returns at once.
+
+    It replaces a worker of the same group if it is `exclusive`.
+    """
 
     def decorate(method: _Method[_Self, _Given]) -> Callable[Concatenate[_Self, _Given], None]:
         @wraps(method)
@@ -160,7 +165,7 @@ def in_background(group: str) -> Callable[[_Method[_Self, _Given]], Callable[Con
                     await method(self, *args, **kwargs)
 
             typed: WorkType[None] = reported
-            self._scope.app.run_worker(typed, group=group, exclusive=True, exit_on_error=False)
+            self._scope.app.run_worker(typed, group=group, exclusive=exclusive, exit_on_error=False)
 
         return start
 

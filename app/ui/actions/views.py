@@ -141,7 +141,7 @@ class Views(ActionGroup):
         self._transcript.markdown = not self._transcript.markdown
 
     def toggle_thoughts(self) -> None:
-        """Show or fold the thinking of replies."""
+        """Show or fold thinking, calls and their results."""
         self._transcript.thoughts = not self._transcript.thoughts
 
     def toggle_watch(self) -> None:
@@ -242,7 +242,7 @@ class ComparisonActions(ActionGroup):
         if self._scope.make_duet is None or self._duet is not None:
             return
         settings = self._scope.effective
-        if self._scope.requests.replies:
+        if self._scope.requests.replies or self._scope.conversation.running:
             raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
         self._scope.requests.make_way()
         try:
@@ -254,6 +254,8 @@ class ComparisonActions(ActionGroup):
             conversation.constraint_name = self._scope.conversation.constraint_name
         screen = SideScreen(self._duet, self._scope.archive)
         self._scope.app.push_screen(screen, partial(self._leave, screen))
+        if self._scope.conversation.tools:
+            screen.call_after_refresh(self._scope.say, "side by side, the model cannot call tools", "warning")
 
     async def close(self) -> None:
         """End both lanes and store their replies. Must run before the store is closed."""

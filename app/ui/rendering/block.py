@@ -12,11 +12,11 @@ from textual.strip import Strip
 
 from specchat.app.chat.attachments import label
 from specchat.app.chat.conversation import Prompt
-from specchat.app.chat.parts import tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
+from specchat.app.ui.rendering.tool_lines import ToolLines
 from specchat.engine import Fate
 
 INDENT = 4
@@ -71,6 +71,10 @@ class Block:
         """The text in these cells of a line, for the clipboard, and what joins it to the next line."""
         return self.strip(y, styles).crop(start, end).text.rstrip(), "\n"
 
+    def unfold(self, y: int, column: int) -> bool:  # noqa: ARG002
+        """Unfold or fold what has its mark in this cell, with the next update; returns whether there is any."""
+        return False
+
     def mark_left_out(self, part: TurnOrReply, prompts: Sequence[Prompt], left_out: Container[Prompt]) -> None:
         """Make the block grey if its message did not fit into the context; the last of several in a row counts them.
 
@@ -101,37 +105,52 @@ QUEUED = " queued "
 
 
 class PromptBlock(Block):
-    """The prompt on its own background, with an empty line below it."""
+    """The prompt on its own background, with an empty line below it; above it results of calls, folded or not."""
 
-    def __init__(self, prompt: Prompt, width: int) -> None:
+    def __init__(self, prompt: Prompt, width: int, *, opened: bool = False) -> None:
         super().__init__(width)
         self._prompt = prompt
         self._shown: tuple[object, ...] | None = None
         """Whether it waits, and which of several versions and replies are shown."""
+        self._results = ToolLines(width - INDENT, opened=opened)
+        self._results.show((result, "") for result in prompt.results)
         self._text = TokenLines(width - INDENT - len(QUEUED))
-        said = filter(None, (*map(tool_line, prompt.results), prompt.text.strip("\n")))
-        self._text.append([("\n".join(said), Fate.PLAIN)], 0)
-        self._lines = self._text.lines
+        self._text.append([(prompt.text.strip("\n"), Fate.PLAIN)], 0)
+        self._lines = self._text.lines if prompt.text or not prompt.results else []
         self._chips: tuple[str, ...] = ()
         """What was sent along, a line each."""
-        self.height = len(self._lines) + len(prompt.attachments) + 1
+        self._set_height()
 
     def update(self) -> int | None:
-        """Only the text at its right and below it can change."""
+        """Only the results, and the text at its right and below it can change."""
         self._chips = tuple(escape_controls(label(each)) for each in self._prompt.attachments)
-        shown = (self._prompt.reply is None, self._chips, *self._places())
+        shown = (self._prompt.reply is None, self._chips, self._results.toggled, *self._places())
         if shown == self._shown:
             return None
         self._shown = shown
+        self._set_height()
         return 0
+
+    def unfold(self, y: int, column: int) -> bool:  # noqa: ARG002
+        """Unfold or fold the result whose first line this is, with the next update."""
+        return self._results.toggle(y)
 
     def plain(self, y: int, start: int, end: int, styles: TranscriptStyles) -> tuple[str, str]:
         """Prompts as they were typed."""
-        if y >= len(self._lines):
+        line = y - len(self._results.lines)
+        if line < 0:
+            return super().plain(y, max(start, INDENT), max(end, INDENT), styles)
+        if line >= len(self._lines):
             return super().plain(y, start, end, styles)
-        return self._text.plain(y, start - INDENT, end - INDENT)
+        return self._text.plain(line, start - INDENT, end - INDENT)
+
+    def _set_height(self) -> None:
+        self.height = len(self._results.lines) + len(self._lines) + len(self._prompt.attachments) + 1
 
     def _draw(self, y: int, styles: TranscriptStyles) -> Strip:
+        if y < len(self._results.lines):
+            return Strip([Segment(" " * INDENT, styles.base), Segment(self._results.lines[y], styles["figures"])])
+        y -= len(self._results.lines)
         if y >= len(self._lines):
             chip = y - len(self._lines)
             return self._chip(chip, styles) if chip < len(self._chips) else self._versions(styles)

@@ -96,7 +96,7 @@ class BlockStack:
     def unfold(self, line: int, column: int) -> bool:
         """Unfold the stretch whose mark is in this cell, with the next `update`; whether there is one."""
         top, block = self.block_at(line)
-        return isinstance(block, ReplyBlock) and block.unfold(line - top, column)
+        return block is not None and block.unfold(line - top, column)
 
     def _sync(self, parts: list[TurnOrReply], make: Callable[[TurnOrReply], Block]) -> int | None:
         """One block for each part; the line from which on blocks came or went, or None."""

@@ -12,15 +12,16 @@ from textual.strip import Strip
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.chat.reply_figures import ReplyFigures
 from specchat.app.chat.reply_stage import Stage
-from specchat.app.settings.settings import FOLD, SHOW
+from specchat.app.settings.settings import FOLD, HIDE, SHOW
 from specchat.app.sources.observed import drawn_text
 from specchat.app.sources.source import Part
 from specchat.app.ui.rendering.block import INDENT, Block, Look
 from specchat.app.ui.rendering.live_markdown import LiveMarkdown
-from specchat.app.ui.rendering.reply_notes import links_width, note_lines, reply_links, thought_title
+from specchat.app.ui.rendering.reply_notes import call_lines, links_width, note_lines, reply_links, thought_title
 from specchat.app.ui.rendering.styles import TranscriptStyles, stepped
 from specchat.app.ui.rendering.token_lines import FOLDED, TokenLines
-from specchat.engine import Fate, Round
+from specchat.app.ui.rendering.tool_lines import ToolLines
+from specchat.engine import Fate, MessagePart, Round
 
 
 class ReplyBlock(Block):
@@ -46,16 +47,21 @@ class ReplyBlock(Block):
         self._stepping: tuple[Round, Part] | None = None
         """The round that is being stepped through, as of the last update."""
         self._cursor: int | None = None
-        self._stage: tuple[Stage, int, bool, bool] | None = None
+        self._stage: tuple[Stage, *tuple[object, ...]] | None = None
         self._figures: ReplyFigures | None = None
         """The figures of the current notes."""
         self._title = ""
         self._notes: list[tuple[str, bool]] = []
+        self._calls = ToolLines(width - INDENT, opened=look.thoughts or look.by_round)
+        self._called: tuple[tuple[MessagePart, str], ...] = ()
 
     def update(self) -> int | None:
         """Wrap the new rounds' tokens; everything below the first changed line moves, so it is drawn again."""
         reply, figures = self.reply, self.reply.figures
-        stage = (reply.stage, reply.prefilled[0], reply.stopping or reply.held, reply.names_model)
+        if not reply.running or figures is not self._figures:
+            self._called = call_lines(reply)
+        stopping = reply.stopping or reply.held
+        stage = (reply.stage, reply.prefilled[0], stopping, reply.names_model, self._called, self._calls.toggled)
         same_notes = stage == self._stage and figures is self._figures
         same_rounds = len(reply.rounds) == self._rounds and reply.stepping == self._stepping
         behind = self._markdown is not None and self._markdown.behind
@@ -94,7 +100,9 @@ class ReplyBlock(Block):
         if changed is not None:
             dirty = min(dirty, self._token_height + changed)
         if not same_notes:
-            self._notes = note_lines(reply, self.width - INDENT - links_width(reply, forkable=self._look.forkable))
+            self._calls.show(self._called)
+            notes = note_lines(reply, self.width - INDENT - links_width(reply, forkable=self._look.forkable))
+            self._notes = [*((line, False) for line in self._calls.lines), *notes]
         self.height = self._body_height + len(self._notes) + 1
         return 0 if self._title != before else max(dirty, 0)
 
@@ -123,8 +131,11 @@ class ReplyBlock(Block):
     def unfold(self, y: int, column: int) -> bool:
         """Unfold the stretch whose mark is in this cell, with the next update; returns whether there is one.
 
-        A title shows the thinking, or folds it again.
+        A title shows the thinking, and a call its arguments, or folds it again.
         """
+        if self._calls.toggle(y - self._body_height):
+            self._touched = True
+            return True
         if y == 0 and self._titled:
             self._thoughts, self._touched = not self._thoughts, True
             return True
@@ -176,6 +187,8 @@ class ReplyBlock(Block):
         """What becomes of rejected tokens and of thinking, what is unfolded, and whether rounds became others."""
         whole = (self.reply.running and self._look.drafts) or self._look.by_round or self._cursor is not None
         rejected = SHOW if whole and self._look.rejected == FOLD else self._look.rejected
+        if rejected == FOLD and self._called and not self.reply.text:
+            rejected = HIDE
         return rejected, len(self._unfolded), self._titled, self._thoughts, self.reply.told
 
     def _wrap_anew(self) -> None:

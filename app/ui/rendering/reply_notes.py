@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from rich.segment import Segment
 from rich.style import Style
 
-from specchat.app.chat.parts import tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.styles import TranscriptStyles
 from specchat.app.ui.rendering.token_lines import TokenLines
-from specchat.engine import Fate, FinishReason
+from specchat.app.ui.rendering.tool_lines import FOLDED_SIGN, OPEN_SIGN
+from specchat.engine import Fate, FinishReason, MessagePart
 
 _COPY = (("copy", "copy"),)
 LINKS = {
@@ -49,7 +49,6 @@ def note_lines(reply: Reply, width: int) -> list[tuple[str, bool]]:
 
 def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
     """Each note as the parts of a line, and whether it tells of a failure."""
-    yield from (([tool_line(call)], False) for call in reply.calls)
     figures = summary(reply.figures, with_speedup=not reply.side_by_side)
     if not figures and reply.stage is Stage.ENDED and reply.has_text:  # of another program
         figures = reply.origin
@@ -78,7 +77,14 @@ def _notes(reply: Reply) -> Iterator[tuple[list[str], bool]]:
             yield [*ending, *figures], False
 
 
-FOLDED_SIGN, OPEN_SIGN = "▸", "▾"
+def call_lines(reply: Reply) -> tuple[tuple[MessagePart, str], ...]:
+    """The calls of a reply, each with what happens to it; empty for one with a result."""
+    if not (calls := reply.calls):
+        return ()
+    if reply.calling is not None:
+        return tuple((call, reply.calling.words(call)) for call in calls)
+    unanswered = () if reply.running else reply.unanswered
+    return tuple((call, "no result" if call in unanswered else "") for call in calls)
 
 
 def thought_title(reply: Reply, *, opened: bool) -> str:
@@ -102,6 +108,6 @@ def links_width(reply: Reply, *, forkable: bool) -> int:
 def reply_links(reply: Reply, styles: TranscriptStyles, *, forkable: bool) -> Iterator[Segment]:
     """Links below an ended reply: copy it, and what to do with one that is cut off or repeats itself."""
     for what, text in _links(reply, forkable=forkable):
-        if not reply.running and reply.has_text:
+        if not reply.running and (reply.text or reply.thinking):
             link = Style(meta={"@click": f"request('{what}', {id(reply)})"})
             yield from (Segment("  ", styles.base), Segment(text, styles["link"] + link))

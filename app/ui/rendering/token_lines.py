@@ -88,6 +88,8 @@ class TokenLines:
             self._break(len(self.lines[-1]))
         for number, (text, fate) in enumerate(tokens, first):
             hidden = fate in HIDDEN
+            if not text and not hidden:
+                continue  # of a call, or part of a character: it does not part what was rejected before and after it
             begins = hidden and self._stretch is None
             self._stretch = (number if begins else self._stretch) if hidden else None
             if not hidden or self._rejected == SHOW or (self._rejected == FOLD and self._stretch in self._unfolded):

@@ -79,7 +79,7 @@ class ChoiceScreen(Dialog[int | None]):
 
     def compose(self) -> ComposeResult:
         """A header and the list, in a frame."""
-        numbers = f"1–{min(len(self._options), 9)}"
+        numbers = "1" if len(self._options) == 1 else f"1–{min(len(self._options), 9)}"
         with framed(Vertical(id="choice"), self._title, f"{numbers} or enter chooses · esc cancels"):
             yield from self.header()
             lines = (

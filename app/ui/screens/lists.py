@@ -17,6 +17,7 @@ from textual.widgets.option_list import Option
 
 from specchat.app.chat.attachments import label
 from specchat.app.chat.conversation import Conversation, Prompt
+from specchat.app.chat.parts import tool_line
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.storage.attachments import Attachment
@@ -81,6 +82,11 @@ class ItemsScreen(Dialog[tuple[str, int] | None]):
         options.highlighted = min(place, options.option_count - 1) if options.option_count else None
 
 
+def _line(prompt: Prompt) -> str:
+    """A prompt, or the results of calls, on one line."""
+    return escape_controls(" ".join((*map(tool_line, prompt.results), *prompt.text.split())))
+
+
 class MessagesScreen(ItemsScreen):
     """Returns what to do (go, edit, regenerate, continue, fork) with which message, or None.
 
@@ -122,7 +128,7 @@ class MessagesScreen(ItemsScreen):
             several = [(name, each) for name, each in prompt.named_parts if len(each.siblings) > 1]
             versions = "  ".join(f"{name} ‹ {each.place} / {len(each.siblings)} ›" for name, each in several)
             room = max(width - cell_len(versions) - 5, 8)
-            text = Content(" ".join(prompt.text.split())).truncate(room, ellipsis=True, pad=True)
+            text = Content(_line(prompt)).truncate(room, ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), text, " ", (versions, "$quiet"))
 
     def allows(self, action: str, place: int) -> bool:  # noqa: ARG002

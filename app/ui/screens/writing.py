@@ -143,7 +143,7 @@ class Writing:
     def _remember(self) -> None:
         for prompt in self._screen.conversation.prompts:
             self._composer.tray.know(prompt.attachments)
-        own = [slash.escaped(prompt.text) for prompt in self._screen.conversation.prompts]
+        own = [slash.escaped(prompt.text) for prompt in self._screen.conversation.prompts if prompt.text]
         self._composer.remember([*(text for text in self._asked if text not in own), *own])
 
 

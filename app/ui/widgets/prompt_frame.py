@@ -68,8 +68,9 @@ class PromptFrame(Vertical):
         parts = [Content(state)] if (state := self._engine_state(conversation)) else []
         if self.usage is not None:
             parts.append(context_bar(self.usage, self.when_full))
-        set_up = {"schema": escape_controls(conversation.constraint_name), "system": system}
-        others = [f"{name}: {_cut(value, PART_LENGTH)}" for name, value in set_up.items() if value]
+        servers = conversation.client.by_server if conversation.client is not None else ()
+        set_up = {"schema": conversation.constraint_name, "tools": ", ".join(servers), "system": system}
+        others = [f"{name}: {_cut(escape_controls(value), PART_LENGTH)}" for name, value in set_up.items() if value]
         said = " · ".join([_cut(named, PART_LENGTH if others else TITLE_LENGTH), *others])
         return Content(said), Content(" · ").join(parts)
 
@@ -78,7 +79,10 @@ class PromptFrame(Vertical):
         if self._failed:
             return ENGINE_STOPPED
         if running:
-            return STOPPING if all(reply.stopping for reply in running) else "answering · esc stops"
+            if all(reply.stopping for reply in running):
+                return STOPPING
+            calling = next((reply.calling.state for reply in running if reply.calling is not None), "")
+            return f"{escape_controls(calling) or 'answering'} · esc stops"
         return loading_text(self._state) if isinstance(self._state, Loading) else ""
 
 

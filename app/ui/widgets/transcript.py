@@ -326,7 +326,7 @@ class Transcript(BarredScrollView, can_focus=True):
     def _block(self, part: TurnOrReply) -> Block:
         block: Block
         if isinstance(part, Prompt):
-            block = PromptBlock(part, self._width)
+            block = PromptBlock(part, self._width, opened=self.thoughts)
         else:
             markdown = None
             if self.markdown:

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specchat.engine.drafters.published.find import GGUF_BLOCKS
+from specchat.engine.drafters.published.weights import require
 from specchat.engine.errors import EngineError
 from specchat.engine.models.gguf.blocks import dequantized_rows
 from specchat.engine.models.gguf.header import GgufHeader
@@ -48,8 +50,14 @@ def read_gguf(path: Path, vocabulary: int) -> tuple[dict[str, Any], dict[str, Te
 
     Raises:
         EngineError: the file cannot be read.
+        UnfitError: it is a drafter of another architecture.
     """
     header = GgufHeader.read(path)
+    require(
+        header.architecture in GGUF_BLOCKS,
+        f"is a drafter of llama.cpp's architecture {header.architecture}, which is not supported as a GGUF file: give "
+        "the folder or hub id of its safetensors",
+    )
     tensors = {_published(name): _values(header, name) for name in header.tensors}
     if (known := tensors.get(_TO_TARGET)) is not None:  # the tokens themselves
         tensors[_TO_TARGET] = known.long() - torch.arange(len(known))

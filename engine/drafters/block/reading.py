@@ -24,6 +24,7 @@ from specchat.engine.drafters.published.weights import (
     read_tensors,
     read_vocabulary,
     require,
+    without_nulls,
 )
 from specchat.engine.errors import EngineError, errors_as
 from specchat.engine.models.checkpoint import display_name, read_json
@@ -32,7 +33,10 @@ from specchat.engine.models.packed.quantize import quantize_network
 
 _OF_THE_TARGET = re.compile(r"(embed_tokens|lm_head|verifier_\w+)\.weight|rotary_emb\..*")
 """Tensors that are the target's, or computed."""
-_OTHER_NAMES = {"model.": "", "logit_head.": "", "encoder.output_norm_enc.": "hidden_norm.", "encoder.fc.": "fc."}
+_OTHER_NAMES = {
+    "model.": "", "logit_head.": "", "midlayer.": "layers.0.", "encoder.output_norm_enc.": "hidden_norm.",
+    "encoder.fc.": "fc.",
+}  # fmt: skip
 """Beginnings of names in some checkpoints, and the usual ones."""
 _TURNED = re.compile(r"layers\.\d+\.self_attn\.[qk]_(proj|norm)\.(weight|bias)")
 """Tensors whose rows rotary embeddings pair."""
@@ -91,7 +95,7 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
         if folder.suffix == GGUF:
             config, tensors = read_gguf(folder, target.vocab_size)
         else:
-            config, tensors = _completed(read_json(folder / CONFIG), target), read_tensors(folder)
+            config, tensors = _completed(without_nulls(read_json(folder / CONFIG)), target), read_tensors(folder)
         tensors = {_usual(name): tensor for name, tensor in tensors.items()}
         tensors = {name: tensor for name, tensor in tensors.items() if not _OF_THE_TARGET.fullmatch(name)}
         shape = read_shape(config, tensors)

@@ -164,7 +164,7 @@ class _Reader:
             draft_vocabulary=int(self._stated("draft_vocab_size") or vocabulary),
             bias=bool(self._layer.get("attention_bias")) or _BIAS in self._tensors,
             embedding_scale=float(self._stated("input_embedding_scale") or 1.0),
-            logit_scale=float(self._stated("output_multiplier") or 1.0),
+            logit_scale=float(self._stated("output_multiplier") or self._stated("logit_scale") or 1.0),
             softcap=float(self._stated("final_logit_softcapping") or 0.0),
             gemma=self._gemma,
             values_are_keys=self._gemma and bool(self._layer.get("attention_k_eq_v")),

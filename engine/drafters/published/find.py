@@ -36,8 +36,8 @@ WEIGHTS = (
 MEDUSA, NESTED, SPECULATORS = "medusa_num_heads", "dflash_config", "speculators_model_type"
 BLOCK_KINDS = ("dflash", "dflash2", "dspark")
 """Kinds of speculators that are block drafters."""
-GGUF, _GGUF_BLOCKS = ".gguf", ("dflash", "dspark")
-"""llama.cpp's architectures of block drafters."""
+GGUF, GGUF_BLOCKS, _FUSION = ".gguf", ("dflash", "dspark"), "fc.weight"
+"""llama.cpp's architectures of block drafters, and a tensor that its drafters have and no model has."""
 _MARKS = (SPECULATORS, "draft_vocab_size", "backbone_hidden_size", MEDUSA)
 """Keys of config.json that only heads have."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
@@ -49,8 +49,9 @@ def is_block(found: Path) -> bool:
 
 
 def _is_block_file(file: Path) -> bool:
-    """Whether a GGUF file is a block drafter."""
-    return GgufHeader.read(file).architecture in _GGUF_BLOCKS
+    """Whether a GGUF file is a block drafter, or a drafter of another architecture, which is refused by its name."""
+    header = GgufHeader.read(file)
+    return header.architecture in GGUF_BLOCKS or _FUSION in header.tensors
 
 
 def _states_block(config: Mapping[str, Any]) -> bool:
@@ -136,7 +137,7 @@ def _from_hub(hub_id: str, store: ModelStore, progress: Progress) -> Path | None
             fetch_from_hub(hub_id, fetched, progress, lambda *_: wanted)
             if file:
                 kind = GgufHeader.read(fetched / file).architecture
-                check(kind in _GGUF_BLOCKS, f"{file} of {hub_id} is no block drafter, but of the architecture {kind}")
+                check(kind in GGUF_BLOCKS, f"{file} of {hub_id} is no block drafter, but of the architecture {kind}")
                 # Complete folders of the store have one.
                 (fetched / CONFIG).write_text(json.dumps({"architectures": [kind]}), encoding="utf-8")
             ready = store.complete(name, fetched, hub_id)

@@ -10,7 +10,7 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.published import eagle, medusa
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
-from specchat.engine.drafters.published.weights import head_errors, read_tensors, require
+from specchat.engine.drafters.published.weights import head_errors, read_tensors, require, without_nulls
 from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.families import families
 from specchat.engine.models.packed.load import Model
@@ -43,7 +43,7 @@ def read_published(folder: Path, target: Model) -> tuple[LayeredHead, Tensor]:
     Raises:
         EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    config = read_json(folder / CONFIG)
+    config = without_nulls(read_json(folder / CONFIG))
     read = medusa.read_heads if MEDUSA in config else eagle.read_head
     with head_errors(folder):
         tensors = {name: tensor for name, tensor in read_tensors(folder).items() if name not in _IGNORED}

@@ -12,6 +12,8 @@ from specchat.engine.drafters.published.weights import UnfitError, require
 from specchat.engine.errors import first_line
 
 _SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters")
+_TYPES = ("sliding_attention", "full_attention")
+"""Types of layers that settings may be stated for, as in the target; speculators trains all layers with the first."""
 _KINDS = ("default", "linear", "llama3", "proportional", "yarn")
 """Rotary embeddings that do not depend on the length of the text."""
 
@@ -33,8 +35,12 @@ def rotary_frequencies(layer: Mapping[str, Any], hidden: int, heads: int, size: 
 
     sizes: dict[str, Any] = {"hidden_size": hidden, "num_attention_heads": heads, "head_dim": size}
     sizes["max_position_embeddings"] = int(layer.get("max_position_embeddings", 2048))
+    settings = {key: layer[key] for key in _SETTINGS if layer.get(key)}
+    by_type = settings.get("rope_parameters", {})
+    if one := next((by_type[kind] for kind in _TYPES if kind in by_type), None):
+        settings["rope_parameters"] = one
     try:
-        config = LlamaConfig(**sizes, **{key: layer[key] for key in _SETTINGS if layer.get(key)})
+        config = LlamaConfig(**sizes, **settings)
         stated: Any = config.rope_parameters
         kind = stated["rope_type"]
         require(kind in _KINDS, f"has rotary embeddings of the type {kind!r}, which are not supported")

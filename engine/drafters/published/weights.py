@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -33,6 +34,15 @@ def require(holds: object, reason: str) -> None:
     """
     if not holds:
         raise UnfitError(reason)
+
+
+def without_nulls(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json without null fields, which say as much as none, in its tables too."""
+    return {
+        name: without_nulls(value) if isinstance(value, dict) else value
+        for name, value in config.items()
+        if value is not None
+    }
 
 
 def head_errors(folder: Path) -> AbstractContextManager[None]:

@@ -81,6 +81,8 @@ class BenchOptions(ToolOptions):
         follows = CONSTRAINED not in self.prompts or set(self.peers) <= {"llama.cpp"}
         check(follows, f"--prompts {CONSTRAINED} compares with --peer llama.cpp alone: others follow no schemas")
         check(not (self.peers and self.crossover), "--peer does not go with --crossover: run the bench twice")
+        if self.llama_cpp is not None and not self.llama_cpp.expanduser().is_dir():
+            raise EngineError(f"there is no folder {self.llama_cpp}: --llama-cpp takes the one that has xllamacpp")
         if self.synthetic is None and self.shape:
             raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")
         if self.synthetic is not None:

@@ -1,7 +1,5 @@
 """Tools of real MCP servers: calls, and servers that hang, end, flood or send control characters."""
 
-import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +11,7 @@ from specchat.app.errors import SettingsError
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.sources.tool_client import LONGEST_RESULT, ToolClient, ToolServer, ToolServerError
 from specchat.engine import JoinedThread
-from tests.waiting import until
+from tests.app.calling import served
 
 SCRIPT = str(Path(__file__).parents[1] / "tool_server.py")
 HERE = ToolServer("here", sys.executable, [SCRIPT], time_limit=60)
@@ -80,17 +78,14 @@ def test_a_server_that_cannot_be_reached_is_named(server: ToolServer, why: str) 
 
 
 def test_tools_of_two_servers_and_streamable_http() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
-    with subprocess.Popen([sys.executable, SCRIPT, str(port)], stderr=subprocess.DEVNULL) as process:
-        try:
-            until(lambda: socket.socket().connect_ex(("127.0.0.1", port)) == 0)
-            there = ToolServer("there", url=f"http://127.0.0.1:{port}/mcp", headers={"X-Key": "k"}, time_limit=60)
-            with ToolClient([HERE, there]) as both:
-                assert {"weather", "there_weather"} <= {tool.name for tool in both.tools}
-                assert both.call("there_weather", PARIS) == "18 °C in Paris"
-        finally:
-            process.kill()
+    with served() as url:
+        there = ToolServer("there", url=url, headers={"X-Key": "k"}, time_limit=60)
+        with ToolClient([HERE, there]) as both:
+            assert {"weather", "there_weather"} <= {tool.name for tool in both.tools}
+            assert both.call("there_weather", PARIS) == "18 °C in Paris"
+            both.remove("there")
+            assert both.call("there_weather", PARIS) == "error: there is no tool there_weather"
+            assert both.call("weather", PARIS) == "18 °C in Paris"
 
 
 def test_servers_are_read_from_the_settings_file(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.call_parser import MARKS, CallMarks, CallParser, find_call_format
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.prompt import encode
+from specchat.engine.sequence.prompt import encode, left_out
 from specchat.engine.sequence.row_constraint import Constraints, RowConstraint
 from tests.engine.tiny import EOS, TEMPLATE, tiny_tokenizer
 
@@ -230,6 +230,22 @@ def test_the_prompt_has_tools_calls_and_results(name: str) -> None:
     assert WEATHER.description in prompt
     assert "18 °C" in prompt
     assert ("Paris" in prompt) == bool(case.call)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_chat_continues_after_a_reply_that_was_stopped_before_its_first_token(name: str) -> None:
+    tokenizer = tokenizer_of(CASES[name], special=True)
+    results = Message("user", parts=CALLED[2].parts)
+    stopped = (*CALLED[:2], results, Message("assistant"), Message("user", "And tomorrow?"))
+    prompt = tokenizer.decode(encode(Request("r", stopped, tools=TOOLS), tokenizer))
+    assert prompt.index("18 °C") < prompt.index("And tomorrow?")
+
+
+def test_results_are_left_out_with_their_calls() -> None:
+    results = Message("user", parts=CALLED[2].parts)
+    messages = (*CALLED[:2], results, Message("assistant", "Mild."), CALLED[0], Message("assistant", "Hm."), CALLED[0])
+    request = Request("r", messages, tools=TOOLS, when_full="drop-oldest", max_tokens=1)
+    assert left_out(request, len, 0, 7) == range(4)
 
 
 def test_a_message_may_have_calls_results_and_what_follows_them() -> None:

@@ -60,37 +60,6 @@ def test_held_work_waits_for_the_launch_and_other_work_does_not() -> None:
     free.close()
 
 
-def test_records_of_short_rounds_are_made_together_and_those_of_long_ones_at_once() -> None:
-    done: list[int] = []
-    emission = Emission(held=False)
-    for number in range(3):
-        assert not done
-        emission.put(lambda number=number: done.append(number), 0.001)  # type: ignore[misc]
-    emission.finish()
-    assert done == [0, 1, 2]
-    short, long = threading.Event(), threading.Event()
-    emission.put(short.set, 0.001)
-    assert not short.wait(0.05)
-    emission.put(long.set, 1.0)
-    assert long.wait(PATIENCE)
-    assert short.is_set()
-    emission.close()
-
-
-def test_what_takes_longer_than_a_round_lets_records_be_made_before() -> None:
-    held, free, made = Emission(held=True), Emission(held=False), threading.Event()
-    done: list[int] = []
-    held.put(lambda: done.append(1), 0.001)
-    held.flush()
-    free.put(made.set, 0.001)
-    free.flush()
-    assert made.wait(PATIENCE)
-    assert not done, "that would delay the launch"
-    held.close()
-    free.close()
-    assert done == [1]
-
-
 def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("specchat.engine.worker.emission.MOST_HELD_S", PATIENCE)
     commit = Commit.of

@@ -3,8 +3,9 @@
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
-from specchat.engine.drafters.block.network import BlockNetwork
+from specchat.engine.drafters.block.network import BlockNetwork, _Attention
 from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.models.packed.quantize import quantize_network
 
@@ -40,8 +41,16 @@ SHAPES = {
 }  # fmt: skip
 
 
+class InHalves(_Attention):
+    """Keeps keys and values in float16, as the kernels' cache does."""
+
+    def keys_and_values(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        key, value = super().keys_and_values(x, turns)
+        return key.half().float(), value.half().float()
+
+
 def packable_network(shape: BlockShape) -> BlockNetwork:
-    """A network with 8-bit codes, also where the kernels alone have them."""
+    """A network with 8-bit codes, and keys and values in float16."""
     torch.manual_seed(5)
     network = BlockNetwork(shape).eval().requires_grad_(requires_grad=False)
     for name, weight in network.named_parameters():
@@ -49,4 +58,6 @@ def packable_network(shape: BlockShape) -> BlockNetwork:
         if name.endswith(("layer_scalar", "base_kernel")):
             weight += 0.8
     quantize_network(network)
+    for layer in network.layers:
+        layer.self_attn.__class__ = InHalves
     return network

@@ -16,7 +16,6 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.draft import Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Recipe
 from specchat.engine.decoding.tree_growth import EDGES, GRADES, fixed_budget
-from specchat.engine.drafters.block.network import _Attention
 from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
 from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.kernels.library import library
@@ -39,8 +38,6 @@ class Pair:
 
     def __init__(self, shape: BlockShape) -> None:
         self.network = network = packable_network(shape)
-        for layer in network.layers:
-            layer.self_attn.__class__ = InHalves
         assert can_be_packed(network)
         self.embedding = QuantizedEmbedding(pack(quantize(torch.randn(WORDS, shape.hidden), "q8")))
         self.scores: QuantizedLinear = quantized_linear(torch.randn(shape.draft_vocabulary, shape.hidden) * 0.3)
@@ -76,14 +73,6 @@ class Pair:
             outcome, before = out[None, shape.first + i], torch.tensor([previous])
             logits = network.after(network.logits(self.scores(outcome)), outcome, before)[0]
             yield logits, network.confidence(outcome, before)
-
-
-class InHalves(_Attention):
-    """Keeps keys and values in float16, as the kernels' cache does."""
-
-    def keys_and_values(self, x: Tensor, turns: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        key, value = super().keys_and_values(x, turns)
-        return key.half().float(), value.half().float()
 
 
 def rows_of(lengths: Sequence[int] = LENGTHS, sampling: Sampling = DRAWN) -> list[SequenceState]:

@@ -173,7 +173,7 @@ BAD: dict[str, tuple[Made, str]] = {
     "layers of Gemma 4 of two types": (
         _with("dspark gemma", layer_types=["full_attention", "sliding_attention"], sliding_window=9), "of two types"
     ),
-    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "a value that cannot"),
+    "layers of Gemma 4 without rotary settings": (_with("dspark gemma", rope_parameters=None), "not state 'rope_para"),
     "a gate that is not stated": (_with("dspark gated", markov_head_type="vanilla"), "head of the type 'vanilla'"),
     "rotary embeddings that change": (
         _with("dspark", rope_parameters={"rope_type": "dynamic", "factor": 2.0}), "type 'dynamic', which are not supp"
@@ -190,6 +190,26 @@ def test_what_does_not_fit_is_refused_by_name(made: Made, words: str, tmp_path: 
     with pytest.raises(UnfitBlockError, match=words) as caught:
         load_block(folder, llama())
     assert str(caught.value).startswith(f"the block drafter {folder} ")
+
+
+def _by_type() -> Made:
+    config, tensors = KINDS["speculators dflash"]()
+    layer = config["transformer_layer_config"]
+    rope = {"sliding_attention": layer["rope_parameters"], "full_attention": {"rope_theta": 1e6}}
+    return config | {"transformer_layer_config": layer | {"rope_parameters": rope}}, tensors
+
+
+FORMS: dict[str, tuple[str, Made]] = {
+    "fields that are null": ("dspark", _with("dspark", hidden_act=None, rms_norm_eps=None, rope_scaling=None)),
+    "rotary settings by type of layer": ("speculators dflash", _by_type()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "made"), FORMS.values(), ids=FORMS.keys())
+def test_other_forms_say_the_same(kind: str, made: Made, tmp_path: Path) -> None:
+    target = llama()
+    expected, _ = read_block(write(tmp_path / "usual", *KINDS[kind]()), target)
+    assert read_block(write(tmp_path / "other", *made), target)[0].shape == expected.shape
 
 
 def _of_another_variant(file: Path) -> Path:
@@ -210,8 +230,13 @@ def _quantised_oddly(file: Path) -> Path:
     return file
 
 
+def _of_another_kind(file: Path) -> Path:
+    return write_gguf(file, "dflash", "eagle3")
+
+
 BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "another variant": (_of_another_variant, "has a tensor layer_fusion that no head of its kind has"),
+    "another kind of drafter": (_of_another_kind, "of llama.cpp's architecture eagle3, which is not supported"),
     "keys that are missing": (_quantised_oddly, "does not state dflash."),
 }
 

@@ -97,7 +97,7 @@ def test_a_target_that_asks_itself_goes_on_until_the_conversation_is_full() -> N
 
 
 def test_replies_are_written_with_the_settings_given() -> None:
-    settings = [Sampling(repetition_penalty=1e4), Sampling(dry_multiplier=1e4, dry_allowed_length=1)]
+    settings = [Sampling(repetition_penalty=100.0), Sampling(dry_multiplier=1e4, dry_allowed_length=1)]
     tokenizer = tiny_model().tokenizer
     target, script = backend(2, 40, 0, 1), Script((5, 7, 9))
     for sampling in settings:
