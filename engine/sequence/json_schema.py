@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
+from math import isfinite
 from typing import Any
 
 from specchat.engine.constraint import FIELD
@@ -30,13 +31,20 @@ def read_schema(text: str) -> dict[str, Any]:
         EngineError: it is not a JSON object, or of a draft before 4.
     """
     try:
-        schema = json.loads(text)
+        schema = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise EngineError(f"the JSON schema is not JSON ({first_line(error)}): correct it", FIELD) from None
     check(isinstance(schema, dict), 'the JSON schema is no object: write one such as {"type": "object"}', FIELD)
     old = re.fullmatch(_OLD, str(schema.get("$schema")))
     check(not old, "the JSON schema is of draft 3 or older: write it in draft 4 or a later one", FIELD)
     return dict(schema)
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
 
 
 def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
