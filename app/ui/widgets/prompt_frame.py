@@ -64,7 +64,7 @@ class PromptFrame(Vertical):
             return Content(self.editing), Content("enter sends · esc cancels")
         title = escape_controls(conversation.title)
         named = title if title.strip() else "new chat"
-        system = " ".join(escape_controls(conversation.system or "").split())
+        system = " ".join((conversation.system or "").split())
         parts = [Content(state)] if (state := self._engine_state(conversation)) else []
         if self.usage is not None:
             parts.append(context_bar(self.usage, self.when_full))
