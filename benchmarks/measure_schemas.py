@@ -17,9 +17,7 @@ from time import perf_counter
 from unittest.mock import patch
 
 from specchat.engine import EngineConfig, Event, Round, Sampling
-from specchat.engine.decoding.constrained import ConstrainedDrafter
-from specchat.engine.decoding.draft import Draft, RowOrder
-from specchat.engine.sequence.row_constraint import Constraints
+from specchat.engine.sequence.row_constraint import Constraints, Forced, RowConstraint
 from specchat.engine.tools.prompts import CONSTRAINED, Prompt, load_prompts
 from specchat.engine.tools.runner import NONE, Variant, reply_tokens, run_pass, running
 from specchat.engine.worker.assembly import Assembly
@@ -35,20 +33,20 @@ VARIANTS = {
 def source(on: bool) -> Iterator[None]:
     """Switch drafts of certain text on or off."""
 
-    def forced(drafter: ConstrainedDrafter, order: RowOrder) -> Draft:  # noqa: ARG001
-        return Draft()
+    def nothing(row: RowConstraint, *, first: bool) -> list[Forced]:  # noqa: ARG001
+        return []
 
     if on:
         yield
         return
-    with patch.object(ConstrainedDrafter, "_forced", forced):
+    with patch.object(RowConstraint, "_forced", nothing):
         yield
 
 
-def pace(events: Sequence[Event]) -> tuple[int, float]:
-    """Tokens and seconds of a reply after its first round."""
+def pace(events: Sequence[Event]) -> tuple[int, float, int]:
+    """Tokens, seconds and rounds of a reply after its first round."""
     rounds = [event for event in events if isinstance(event, Round)]
-    return sum(len(each.emitted) for each in rounds[1:]), rounds[-1].at - rounds[0].at
+    return sum(len(each.emitted) for each in rounds[1:]), rounds[-1].at - rounds[0].at, len(rounds) - 1
 
 
 def mask_seconds(made: Assembly, prompts: Sequence[Prompt], replies: Sequence[Sequence[int]]) -> float:
@@ -74,19 +72,18 @@ def main() -> None:
     parser.add_argument("--temperature", type=float, default=0.0)
     given = parser.parse_args()
     (prompts,), sampling = load_prompts([CONSTRAINED]), Sampling(given.temperature, seed=1)
-    sums = {name: [0.0, 0.0] for name in VARIANTS}
+    sums = {name: [0.0, 0.0, 0.0] for name in VARIANTS}
     with running(EngineConfig(given.target, slots=1)) as (engine, _, made):
         for number in range(1 + given.passes):  # the first one warms up
             for name, (variant, on) in VARIANTS.items():
                 with source(on):
                     events = run_pass(engine, variant, prompts.prompts, 1, sampling, 256)
-                for count, seconds in map(pace, events) if number else ():
-                    sums[name][0] += count
-                    sums[name][1] += seconds
+                for each in map(pace, events) if number else ():
+                    sums[name] = [sum(pair) for pair in zip(sums[name], each, strict=True)]
         one_mask = mask_seconds(made, prompts.prompts, [reply_tokens(each) for each in events])
-    for name, (tokens, seconds) in sums.items():
-        print(f"{name:<16} {tokens / seconds:8.1f} tokens/s")
-    rate = {name: tokens / seconds for name, (tokens, seconds) in sums.items()}
+    for name, (tokens, seconds, rounds) in sums.items():
+        print(f"{name:<16} {tokens / seconds:8.1f} tokens/s {tokens / rounds:6.2f} tokens per round")
+    rate = {name: tokens / seconds for name, (tokens, seconds, _) in sums.items()}
     print(f"gain of the grammar {rate['with'] / rate['without grammar']:.2f}")
     print(f"mask {one_mask * 1e6:.0f} µs at {made.target.vocabulary:,} tokens")
 

@@ -130,12 +130,13 @@ class Answer:
         """The part that an event adds to its choice.
 
         Raises:
-            ApiError: the request has failed.
+            ApiError: the request has failed, before its first token.
         """
         choice = self._choices[request_id]
         if isinstance(event, Finished) and event.reason is FinishReason.ERROR:
             self._calls.check_alive()
-            raise ApiError(500 if choice.admitted else 400, event.message)
+            if not choice.tokens:
+                raise ApiError(500 if choice.admitted else 400, event.message)
         return choice, choice.add(event)
 
 

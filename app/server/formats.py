@@ -8,14 +8,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from math import log
+from operator import or_
 from typing import Any
 
+from specchat.app.server.protocol import ApiError
 from specchat.engine import Admitted, Call, Detail, Event, Finished, FinishReason, Round, TokenScore, to_json
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
 """Log-probability of a probability of 0 in the protocol."""
-ENDINGS = {FinishReason.LENGTH: "length", FinishReason.CONTEXT: "length", FinishReason.REPEATS: "repeats"}
+ENDINGS = {
+    FinishReason.LENGTH: "length", FinishReason.CONTEXT: "length", FinishReason.REPEATS: "repeats",
+    FinishReason.ERROR: "error",
+}  # fmt: skip
 """Reasons other than "stop" in the protocol."""
 
 
@@ -89,6 +94,8 @@ class Choice:
         self.tokens = 0
         """Tokens of the reply."""
         self.admitted = False
+        self.failure: ApiError | None = None
+        """Why it ended before its end, with text."""
         self.calls = 0
         """Calls of tools."""
         self.top = top
@@ -106,6 +113,8 @@ class Choice:
                 self.tokens += len(event.emitted)
                 return Delta(event, event.answer, event.thought, self._numbered(event.calls), self._with_held(event))
             case Finished():
+                if event.reason is FinishReason.ERROR:
+                    self.failure = ApiError(500, event.message)
                 left = self._held[:-1] if event.reason is FinishReason.EOS and not self.echo else self._held
                 if left and event.tail:
                     left = (*left[:-1], replace(left[-1], text=left[-1].text + event.tail))
@@ -200,10 +209,8 @@ class ChoicesFormat(Format):
 
     def end(self, choices: Sequence[Choice], each: int, *, counts: bool) -> bytes:
         """See the base class."""
-        if not counts:
-            return DONE
-        text = _json({**self._chunk_head, "choices": [], "usage": usage(choices, each)})
-        return f"data: {text}\n\n".encode() + DONE
+        parts = [{**self._chunk_head, "choices": [], "usage": usage(choices, each)}] * counts + _failure(choices)
+        return b"".join(f"data: {_json(part)}\n\n".encode() for part in parts) + DONE
 
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
         """See the base class."""
@@ -220,7 +227,8 @@ class ChoicesFormat(Format):
                 part["speculation"] = [json.loads(to_json(delta.event)) for delta in own]
             parts.append(part)
         head = {**self._head, "object": self.whole_kind}
-        return _json({**head, "choices": parts, "usage": usage(choices, each)}).encode()
+        failure: dict[str, Any] = reduce(or_, _failure(choices), {})
+        return _json({**head, "choices": parts, "usage": usage(choices, each), **failure}).encode()
 
     opens = False
     """Whether a stream begins with a chunk without text."""
@@ -319,6 +327,11 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
         "total_tokens": read + written,
         "prompt_tokens_details": {"cached_tokens": reused},
     }
+
+
+def _failure(choices: Sequence[Choice]) -> list[dict[str, Any]]:
+    """The field for the error of a choice that ended before its end, if there is one."""
+    return [{"error": choice.failure.fields} for choice in choices if choice.failure][:1]
 
 
 def _said(thinking: str) -> dict[str, str]:

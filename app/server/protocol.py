@@ -42,14 +42,18 @@ class ApiError(Exception):
         self.param = param
         self.code = code
 
+    @property
+    def fields(self) -> dict[str, str | None]:
+        """The error in the body."""
+        kind = ERRORS.get(self.status, "invalid_request_error")
+        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
+
     def response(self) -> Response:
         """The HTTP response."""
-        kind = ERRORS.get(self.status, "invalid_request_error")
-        error = {"message": self.message, "type": kind, "param": self.param, "code": self.code}
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
         if self.status in (408, 413):  # the rest of the body is not read
             headers["connection"] = "close"
-        return JSONResponse({"error": error}, self.status, headers)
+        return JSONResponse({"error": self.fields}, self.status, headers)
 
 
 MOST_CHOICES = 128

@@ -20,6 +20,8 @@ _TEXTS = {"reasoning": "reasoning_text", "message": "output_text"}
 """Type of the text of an item."""
 _PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
 """Beginnings of the ids of items."""
+_STATUS = {"stop": "completed", "tool_calls": "completed", "error": "failed"}
+"""Status by the ending of a choice; others are incomplete."""
 _BEGUN = ("created", "in_progress")
 
 
@@ -54,9 +56,9 @@ class ResponsesFormat(Format):
         for _, call in delta.calls:
             events += [*self._closed(), *self._called(call)]
         if delta.ending:
-            cut = delta.ending not in ("stop", "tool_calls")
-            events += self._closed(cut=cut)
-            response = self._response("incomplete" if cut else "completed", choice, delta.ending)
+            status = _STATUS.get(delta.ending, "incomplete")
+            events += self._closed(cut=status != "completed")
+            response = self._response(status, choice, delta.ending)
             events.append(self._event(f"response.{response['status']}", response=response))
         return b"".join(f"event: {each['type']}\ndata: {json.dumps(each)}\n\n".encode() for each in events)
 
@@ -69,14 +71,15 @@ class ResponsesFormat(Format):
         for delta in deltas[0]:
             self.chunk(choices[0], delta)
         ending = deltas[0][-1].ending or "stop"
-        status = "completed" if ending in ("stop", "tool_calls") else "incomplete"
-        return json.dumps(self._response(status, choices[0], ending)).encode()
+        return json.dumps(self._response(_STATUS.get(ending, "incomplete"), choices[0], ending)).encode()
 
     def _response(self, status: str, choice: Choice | None = None, ending: str = "") -> dict[str, Any]:
         """The reply so far, with its counts at its end."""
         made = {**self._about, "status": status, "output": list(self._output)}
         if status == "incomplete":
             made["incomplete_details"] = {"reason": "max_output_tokens" if ending == "length" else ending}
+        if choice is not None and choice.failure:
+            made["error"] = {"code": "server_error", "message": choice.failure.message}
         if choice is not None:
             counts = usage([choice], 1)
             made["usage"] = {

@@ -46,6 +46,13 @@ def lazy_zeros(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -
     return torch.frombuffer(pages, dtype=dtype).view(*shape)
 
 
+def packed_blocks(blocks: int, heads: int, size: int) -> tuple[Tensor, Tensor]:
+    """Keys [blocks, heads, size, `BLOCK`] and values [blocks, heads, `BLOCK`, size] of a layer on the kernels."""
+    shapes, cpu = ((size, BLOCK), (BLOCK, size)), torch.device("cpu")
+    keys, values = (lazy_zeros((blocks, heads, *shape), cpu, torch.float16) for shape in shapes)
+    return keys, values
+
+
 class LayerCache(BlockStore):
     """Keys and values of all layers of a model: sizes, and memory by block. Subclasses have the tensors.
 

@@ -1,38 +1,52 @@
-"""Drafts of constrained rows: the text that has to follow, else what the constraint allows of its drafter's draft."""
+"""Drafts of constrained rows: what the constraint allows of a drafter's draft, and the text that has to follow it.
+
+After any token a grammar may force text, such as the next key after `"Paris",`. Its tokens take no draft step, so that
+drafts of all drafters are extended by them, where they are worth their verification.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 from torch import Tensor
 
-from specchat.engine.decoding.draft import Draft, RowOrder, Source
+from specchat.engine.decoding.draft import Draft, RowOrder, Source, Support
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
-from specchat.engine.decoding.tree import tree_from
+from specchat.engine.decoding.tree import Tree, tree_from
+from specchat.engine.device.device import to_device
+from specchat.engine.request import MAX_GAMMA
+from specchat.engine.sequence.row_constraint import Forced, ForcedKind
 from specchat.engine.sequence.sequence import SequenceState
 
 GRAMMAR = "grammar"
 """Name of drafts of text that has to follow."""
-_RATE = 0.95
-"""Prior acceptance rate of their tokens: the model may write the same text with other tokens."""
+_RATES = {ForcedKind.CERTAIN: 0.95, ForcedKind.OPEN: 0.8, ForcedKind.EITHER: 0.5, ForcedKind.ONE_OF_FEW: 0.3}
+"""Prior acceptance rates of their tokens, which the model may write otherwise."""
+_UNKNOWN_RATE = 0.5
+"""Acceptance rate of a token of a drafter that states none."""
 
 
 class ConstrainedDrafter(Drafter):
-    """A drafter for rows with a constraint. Text that has to follow is drafted first: it takes no draft step.
+    """A drafter for rows with a constraint. Where text has to follow the row's own, no draft step is taken.
 
     Args:
         drafter: of the rows.
+        branches: whether drafts may be trees.
     """
 
-    def __init__(self, drafter: Drafter) -> None:
+    def __init__(self, drafter: Drafter, *, branches: bool) -> None:
         self.name, self._drafter, about = f"{GRAMMAR}+{drafter.name}", drafter, drafter.profile
+        self._branches = branches
         buckets = about.buckets or (0,)
-        self._bucket = max(buckets) + 1
+        self._first = max(buckets) + 1
+        """Bucket of certain tokens, before those of the other kinds."""
+        self._rates = {self._first + kind: rate for kind, rate in _RATES.items()}
         self.profile = DrafterProfile(
-            (*buckets, self._bucket),
-            {**about.expected_rates, self._bucket: _RATE},
-            (*about.methods, self._bucket),
+            (*buckets, *self._rates),
+            {**about.expected_rates, **self._rates},
+            (*about.methods, self._first),
             free=True,
             stepless=about.stepless,
         )
@@ -60,43 +74,154 @@ class ConstrainedDrafter(Drafter):
         self._drafter.on_accepted(row, emitted)
 
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
-        """What has to follow where that is known, else what the drafter proposes, without what may not follow."""
-        drafts = [self._forced(order) for order in orders]
-        free = self._drafter.profile.free
-        left = [i for i, order in enumerate(orders) if not drafts[i].tokens and (order.gamma or free)]
-        for i, draft in zip(left, self._drafter.propose([orders[i] for i in left]) if left else (), strict=True):
-            drafts[i] = replace(_cut(draft, orders[i].row), sources=draft.sources or (Source(self._drafter.name),))
+        """What has to follow, what the drafter proposes, and what has to follow that.
+
+        Where the first token is certain, only drafters that can continue after it are asked, which take no draft step.
+        A head would need a step for each forced token, to have a state of the last one.
+        """
+        drafts, about = [self._extended(Draft(), order) for order in orders], self._drafter.profile
+        asked: dict[int, RowOrder] = {}
+        for i, (order, draft) in enumerate(zip(orders, drafts, strict=True)):
+            if draft.buckets[:1] == [self._first]:
+                if about.continues and not draft.tree.branches:
+                    asked[i] = replace(order, after=draft.on_host)
+            elif order.gamma or about.free:
+                asked[i] = order
+        for i, draft in zip(asked, self._drafter.propose([*asked.values()]) if asked else (), strict=True):
+            if not asked[i].after:
+                drafts[i] = self._extended(draft, orders[i])
+            elif draft.tokens:
+                drafts[i] = self._extended(drafts[i].then(draft), orders[i])
         return drafts
 
     def release(self, row: SequenceState) -> None:
         """End a row."""
         self._drafter.release(row)
 
-    def _forced(self, order: RowOrder) -> Draft:
-        """A chain of what has to follow; empty for nothing, or if it is not worth its verification."""
-        row, budget = order.row, order.budget
+    def _extended(self, draft: Draft, order: RowOrder) -> Draft:
+        """A draft without forbidden tokens, and with forced ones where they are worth their verification."""
+        row, tree, drafted = order.row, draft.tree, draft.on_host
         assert row.constraint
-        if not (budget.repeatable or budget.rates[self._bucket] > budget.passes[1]):
-            return Draft()
-        tokens = row.constraint.forced(row.tokens)[: row.room if order.free else order.gamma]
-        return replace(Draft.chain(tokens, [self._bucket] * len(tokens)), sources=(Source(GRAMMAR),))
+        if tree.tests is not None:
+            return draft
+        follows = row.constraint.follow(row.tokens, drafted, tree.children)
+        kept = sorted(follows.keys() - {0})
+        grown, places = _Growing(), {0: 0}
+        for node in kept:
+            bucket = draft.buckets[node - 1] if draft.buckets else 0
+            places[node] = grown.add(places[tree.parents[node - 1]], drafted[node - 1], bucket)
+        inner = {tree.parents[node - 1] for node in kept}
+        # Next to a drawn token others would have to be drawn too.
+        branches = self._branches and draft.q is None and row.request.sampling.lossless
+        for node, forced in follows.items():
+            if branches:
+                grown.force(places[node], forced, self._first)
+            elif node not in inner:
+                alone = _chain(forced)
+                grown.force(places[node], alone if draft.q is None else _known(alone, draft.support), self._first)
+        budget = order.budget
+        least = len(kept) if draft.q is not None or budget.repeatable else 0
+        rates, again = (self._rates, {}) if budget.repeatable else (budget.rates, budget.repeat_rates)
+        chances = grown.chances(rates, again or rates)
+        chosen = grown.best(chances, budget.passes, least, row.room if order.free else order.gamma)
+        same = len(kept) == len(tree) and chosen == [*range(len(tree))]
+        return draft if same else self._made(grown, chosen, draft, [0, *kept])
+
+    def _made(self, grown: _Growing, chosen: Sequence[int], draft: Draft, kept: Sequence[int]) -> Draft:
+        """The draft of the chosen tokens; `kept` are the nodes of `draft` that `grown` began with."""
+        nodes = {0: 0, **{i + 1: node for node, i in enumerate(chosen, 1)}}
+        tokens, buckets = [grown.tokens[i] for i in chosen], [grown.buckets[i] for i in chosen]
+        tree = tree_from(tuple(nodes[grown.parents[i]] for i in chosen))
+        q = None if draft.q is None else _q_of(draft.q, kept, tree, tokens, draft.support)
+        names = [source.name for source in draft.sources] or [self._drafter.name]
+        if not buckets or min(buckets) >= self._first:
+            names = []
+        if buckets and max(buckets) >= self._first:
+            names.append(GRAMMAR)
+        sources = (Source("+".join(names)),) if names else ()
+        return replace(draft, tokens=tokens, tree=tree, q=q, buckets=buckets, sources=sources)
 
 
-def _cut(draft: Draft, row: SequenceState) -> Draft:
-    """A draft without the tokens that may not follow, and what follows them."""
-    assert row.constraint
-    tree, tokens = draft.tree, draft.on_host
-    if tree.tests is not None:
-        return draft
-    kept = row.constraint.allowed(row.tokens, tokens, tree.children)
-    if len(kept) == len(tree):
-        return draft
-    places = {node: place for place, node in enumerate((0, *kept))}
-    left = tree_from(tuple(places[tree.parents[node - 1]] for node in kept))
-    return replace(
-        draft,
-        tokens=[tokens[node - 1] for node in kept],
-        tree=left,
-        q=None if draft.q is None else draft.q[[0, *kept][: left.inner]],
-        buckets=[draft.buckets[node - 1] for node in kept] if draft.buckets else (),
-    )
+class _Growing:
+    """A tree of drafted tokens that forced ones are added to."""
+
+    def __init__(self) -> None:
+        self.tokens, self.parents, self.buckets = list[int](), list[int](), list[int]()
+        self._children: dict[tuple[int, int], int] = {}
+        """Nodes by parent and token."""
+
+    def add(self, parent: int, token: int, bucket: int) -> int:
+        """Add a token; returns its node."""
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.buckets.append(bucket)
+        self._children.setdefault((parent, token), len(self.tokens))
+        return len(self.tokens)
+
+    def force(self, node: int, forced: Iterable[Forced], first: int) -> None:
+        """Add what has to follow a node, in buckets from `first` on; known tokens get these buckets."""
+        nodes = [node]
+        for parent, token, kind in forced:
+            place = nodes[parent]
+            nodes.append(self._children.get((place, token)) or self.add(place, token, first + kind))
+            self.buckets[nodes[-1] - 1] = first + kind
+
+    def chances(self, rates: Mapping[int, float], again: Mapping[int, float]) -> list[float]:
+        """The probability that each token is accepted, by rates of buckets, `again` after tokens of the same one."""
+        chances = [1.0]
+        for parent, bucket in zip(self.parents, self.buckets, strict=True):
+            repeats = parent and self.buckets[parent - 1] == bucket
+            chances.append(chances[parent] * (again if repeats else rates).get(bucket, _UNKNOWN_RATE))
+        return chances[1:]
+
+    def best(self, chances: Sequence[float], prices: Sequence[float], least: int, depth: int) -> list[int]:
+        """Indices of the tokens that are worth their verification, up to a depth; the first `least` are in any case.
+
+        Args:
+            chances: of the tokens.
+            prices: of verifying 0, 1, … tokens.
+            least: number of tokens that stay.
+            depth: most positions.
+        """
+        depths = tree_from(tuple(self.parents)).depths
+        others = [i for i in range(least, len(self.tokens)) if depths[i + 1] <= depth]
+        others = sorted(others, key=lambda i: -chances[i])[: MAX_GAMMA - least]
+        worth = [0.0]
+        for count, gained in enumerate(accumulate(chances[i] for i in others), least + 1):
+            worth.append(gained - (prices[count] - prices[least]))
+        return [*range(least), *sorted(others[: worth.index(max(worth))])]
+
+
+def _chain(forced: Sequence[Forced]) -> Sequence[Forced]:
+    """The first tokens of a tree, up to the first that has a sibling."""
+    parents = [each.parent for each in forced]
+    alone = [parent == i and parents.count(parent) == 1 for i, parent in enumerate(parents)]
+    return forced[: [*alone, False].index(False)]
+
+
+def _known(forced: Sequence[Forced], support: Support | None) -> Sequence[Forced]:
+    """The first of these tokens, up to one that is not in a support."""
+    if support is None or not forced:
+        return forced
+    ids = to_device([each.token for each in forced], support.tokens.device)
+    known = (support.tokens[support.places[ids]] == ids).tolist()
+    return forced[: [*known, False].index(False)]
+
+
+def _q_of(q: Tensor, kept: Sequence[int], tree: Tree, tokens: Sequence[int], support: Support | None) -> Tensor:
+    """q of a drawn draft that forced tokens were added to: what a node is followed by for certain is one-hot.
+
+    Args:
+        q: of the draft.
+        kept: its nodes that are the first ones of the tree.
+        tree: of all tokens.
+        tokens: [K]
+        support: of q.
+    """
+    made = q.new_zeros(tree.inner, q.shape[1])
+    drawn = [(node, source) for node, source in enumerate(kept) if source < len(q) and node < tree.inner]
+    made[[node for node, _ in drawn]] = q[[source for _, source in drawn]]
+    for token, parent in zip(tokens[len(kept) - 1 :], tree.parents[len(kept) - 1 :], strict=True):
+        made[parent] = 0.0
+        made[parent, token if support is None else support.places[token]] = 1.0
+    return made

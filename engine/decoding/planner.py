@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from specchat.engine.decoding.backend import Backend
@@ -68,7 +69,8 @@ class Planner:
         on_fault: Callable[[SequenceState, Exception], None],
         experiences: Experiences | None = None,
     ) -> None:
-        self.drafters = RowDrafters(drafters, on_fault, target.vocabulary, ConstrainedDrafter)
+        constrained = partial(ConstrainedDrafter, branches=target.capabilities.trees)
+        self.drafters = RowDrafters(drafters, on_fault, target.vocabulary, constrained)
         self._target = target
         self._on_fault = on_fault
         self._costs = CostModel(target.width, ragged=target.capabilities.ragged)

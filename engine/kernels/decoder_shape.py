@@ -106,13 +106,18 @@ class DecoderShape:
         return LayerShape(self.key_heads, self.head_size, self.intermediate)
 
 
+def sizes_fit(hidden: int, head_size: int, intermediate: int) -> bool:
+    """Whether the kernels support these sizes."""
+    return head_size <= _LARGEST_HEAD and not any(size % 16 for size in (hidden, head_size, intermediate))
+
+
 def check_sizes(hidden: int, head_size: int, intermediate: int) -> None:
     """Check that the kernels support these sizes.
 
     Raises:
         KernelError: they do not.
     """
-    if hidden % 16 or head_size % 16 or head_size > _LARGEST_HEAD or intermediate % 16:
+    if not sizes_fit(hidden, head_size, intermediate):
         raise KernelError(
             f"the quantised kernels need sizes that are multiples of 16 and heads up to {_LARGEST_HEAD}: this model "
             f"has hidden {hidden}, head {head_size}, intermediate {intermediate}"

@@ -34,6 +34,7 @@ class DecoderWeights:
             factors [positions] on queries, if it has some.
         inputs: of every layer, if they have any.
         clusters: [n, hidden], scores clusters of output rows, n equal stretches; None where all tokens are scored.
+        exact: the output layer itself, which scores the likeliest tokens again; None if `output` is no copy of it.
 
     Raises:
         KernelError: sizes do not match.
@@ -49,12 +50,15 @@ class DecoderWeights:
         ropes: Sequence[tuple[Floats, ...]],
         inputs: LayerInputs | None = None,
         clusters: PackedMatrix | None = None,
+        exact: PackedMatrix | None = None,
     ) -> None:
         self.shape, self.layers = shape, tuple(layers)
-        self.embedding, self.output, self.inputs, self.clusters = embedding, output, inputs, clusters
+        self.embedding, self.output, self.inputs = embedding, output, inputs
+        self.clusters, self.exact = clusters, exact
         self._check(ropes)
         self._kept: list[Any] = []
-        more: dict[str, Any] = {} if clusters is None else {"clusters": clusters.c}
+        scorers = {"clusters": clusters, "exact": exact}
+        more: dict[str, Any] = {name: matrix.c for name, matrix in scorers.items() if matrix is not None}
         if inputs is not None:
             more |= {
                 "inputs_embedding": inputs.embedding.c,
@@ -124,8 +128,9 @@ class DecoderWeights:
             source = layer.shape.source
             if source is not None and ("key" in layer.parts or self.layers[source].shape.cached != layer.shape.read):
                 raise KernelError(f"layer {i} cannot attend to the keys of layer {source}")
-        if self.output.shape != (shape.vocabulary, shape.hidden):
-            raise KernelError(f"the output is {_size(self.output)}, which is not vocabulary x hidden")
+        for output in (self.output, self.exact or self.output):
+            if output.shape != (shape.vocabulary, shape.hidden):
+                raise KernelError(f"the output is {_size(output)}, which is not vocabulary x hidden")
         if self.embedding.columns != shape.hidden:
             raise KernelError(
                 f"the embedding has {self.embedding.columns} columns, and the hidden size is {shape.hidden}"

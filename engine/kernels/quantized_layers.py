@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from specchat.engine.kernels.layer_weights import Floats
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 
@@ -66,3 +68,9 @@ class QuantizedEmbedding(_PackedModule):
     def forward(self, tokens: Tensor) -> Tensor:
         """Rows [..., d] of tokens [...]."""
         return torch.from_numpy(self.matrix.rows_of(tokens.flatten().numpy())).view(*tokens.shape, self.embedding_dim)
+
+
+def array_of(values: Tensor | nn.Module) -> Floats:
+    """The numbers of a weight, which the type checker may take for a module."""
+    assert isinstance(values, Tensor)
+    return np.ascontiguousarray(values.detach().float().numpy())

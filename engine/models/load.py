@@ -313,10 +313,9 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
     if lacking:
         more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
         raise EngineError(f"{folder} lacks weights ({lacking[0]}{more}): fetch the model again")
-    unread = sorted(name for name in report["unexpected_keys"] if re.fullmatch(r"model\.layers\..*_proj\.bias", name))
-    if unread:
+    if unread := _unread_bias(report["unexpected_keys"], config):
         raise EngineError(
-            f"{folder} has {unread[0]}, for which a network of type {config.model_type} has no place: use another model"
+            f"{folder} has {unread}, for which a network of type {config.model_type} has no place: use another model"
         )
     for name in biases:  # optional, as in llama.cpp
         nn.init.zeros_(model.get_parameter(name))
@@ -326,6 +325,13 @@ def _load_network(folder: Path, config: PreTrainedConfig, device: torch.device, 
         _drop_encoders(model)
     network: PreTrainedModel = model.eval().requires_grad_(False)
     return network
+
+
+def _unread_bias(names: Iterable[str], config: PreTrainedConfig) -> str | None:
+    """A bias of a layer among the weights that a network has no place for; later layers predict further tokens."""
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    found = map(re.compile(r"model\.layers\.(\d+)\..*_proj\.bias").fullmatch, sorted(names))
+    return next((name[0] for name in found if name and int(name[1]) < layers), None)
 
 
 def _drop_encoders(model: PreTrainedModel) -> None:

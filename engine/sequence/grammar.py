@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON on one line, as `json.dumps` writes it: with other white space less text would be certain, and a model could
-write white space without end. A schema may set its own `x-guidance`."""
+write white space without end, as vLLM allows by default. A schema may set its own `x-guidance`."""
 _GBNF, _NO_START = "::=", "it has no rule `start` (in GBNF `root ::= …`), with which a text begins: add one"
 _LONGEST_REASON = 200
 """Characters of a reason from llguidance."""
@@ -36,6 +36,16 @@ _PLAIN = {
         "takes too much work: shorten it, above all its patterns and repetitions",
 }  # fmt: skip
 """What a constraint does, for reasons from llguidance that do not say what to do."""
+_ENDLESS = "Too many items"
+"""llguidance's reason for a text that has to follow without end."""
+_STRING = r'"(?:\\.|[^"\\\n])*"'
+_LEFT_OUT = r"(?://|#).*|\[[^\]\n]*\]|^%(?:ignore|llguidance) .*"
+_LITERALS = re.compile(
+    rf"(?P<out>{_LEFT_OUT})|{_STRING}\s*\.\.\s*{_STRING}|{_STRING}i?|/(?:\\.|[^/\\\n])+/[a-z]*|<[^<>\s]+>", re.M
+)
+"""Ranges, strings, regular expressions and special tokens of a Lark grammar; comments, options and what is ignored."""
+_TERMINALS = re.compile(r"^([_A-Z][_A-Z0-9.]*[ \t]*:).*(?:\n[ \t|].*|\n[ \t]*$)*", re.M)
+"""Definitions of terminals, which do not recur, but may exclude texts."""
 
 
 @lru_cache(maxsize=64)
@@ -55,6 +65,8 @@ def check_constraint(constraint: Constraint) -> None:
     check_matcher(constraint, matcher)
     finite = schema is None or is_finite(schema)
     check(finite, "the JSON schema requires itself without end: make the part that recurs optional", FIELD)
+    if constraint.kind is ConstraintKind.GRAMMAR:
+        check(_is_finite(constraint.text), _sentence(constraint, _ENDLESS), FIELD)
     matcher.try_consume_tokens(matcher.compute_ff_tokens()[:1])  # fails if text is forced without end
     check_matcher(constraint, matcher)
 
@@ -94,6 +106,19 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
     matcher = LLMatcher(tokenizer, made, log_level=0, limits=LLParserLimits(verbose_errors=False))
     check_matcher(constraint, matcher)
     return matcher
+
+
+def _is_finite(grammar: str) -> bool:
+    """Whether a valid grammar derives a finite text. Then its start may be empty once all terminals are empty."""
+    from llguidance import LLMatcher, LLTokenizer
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    rules = _LITERALS.sub(lambda found: "" if found["out"] else '""', any_to_lark(grammar))
+    rules = _TERMINALS.sub(r'\1 ""', rules)
+    if "%" in rules:  # an import, or a grammar of another kind in it
+        return True
+    matcher = LLMatcher(LLTokenizer("byte"), LLMatcher.grammar_from_lark(rules), log_level=0)
+    return matcher.is_error() or matcher.is_accepting()  # other extensions of Lark may not be valid once they are empty
 
 
 def check_matcher(constraint: Constraint, matcher: LLMatcher) -> None:

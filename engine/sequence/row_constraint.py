@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from enum import IntEnum
 from functools import cache, cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,7 +87,8 @@ class Constraints:
         Raises:
             EngineError: the constraint is not valid, or the given beginning of the reply does not follow it.
         """
-        row = RowConstraint(constraint, self._started(constraint, lead).deep_copy(), self._vocabulary, begin)
+        matcher = self._started(constraint, lead).deep_copy()
+        row = RowConstraint(constraint, matcher, self._tokenizer, self._vocabulary, begin, self._started.cache_clear)
         row.read(text)
         return row
 
@@ -95,32 +97,63 @@ class Constraints:
         return matcher_of(constraint, lead, self._tokenizer)
 
 
+class ForcedKind(IntEnum):
+    """How likely a forced token is to be what the model writes."""
+
+    CERTAIN = 0
+    """The text has to follow, and no text after it changes the token."""
+    OPEN = 1
+    """The text has to follow, but a token that reaches beyond it may come instead."""
+    EITHER = 2
+    """It begins one of two texts that may follow."""
+    ONE_OF_FEW = 3
+    """It begins one of three texts or more."""
+
+
+class Forced(NamedTuple):
+    """A token of a tree of texts, one of which has to follow."""
+
+    parent: int
+    """Number of the token before it, from 1 on; 0 for the first."""
+    token: int
+    kind: ForcedKind
+
+
+_FEW, _FEW_TOKENS = 4, 24
+"""Most texts that are offered next to each other, and most tokens that may begin them."""
+
+
 class RowConstraint:
     """The constraint of one row. It reads the row's tokens as they arrive.
 
     Args:
         constraint: of the request.
         matcher: before the first token.
+        tokenizer: of its tokens.
         vocabulary: V.
         begin: place of the reply's first token.
+        on_failure: called if it takes too much work. Copies of a matcher share what they have computed, so that of
+            later replies would fail at once.
     """
 
-    def __init__(self, constraint: Constraint, matcher: LLMatcher, vocabulary: int, begin: int) -> None:
-        self._constraint, self._matcher, self._vocabulary, self._known = constraint, matcher, vocabulary, begin
+    def __init__(
+        self,
+        constraint: Constraint,
+        matcher: LLMatcher,
+        tokenizer: LLTokenizer,
+        vocabulary: int,
+        begin: int,
+        on_failure: Callable[[], object],
+    ) -> None:
+        self._constraint, self._matcher, self._tokenizer = constraint, matcher, tokenizer
+        self._on_failure = on_failure
+        self._vocabulary, self._known = vocabulary, begin
         self._asked: Future[Masks] | None = None
 
-    def forced(self, text: Sequence[int]) -> list[int]:
-        """The tokens that have to follow a row's text, as the model would write the text that has to follow.
-
-        The text that follows is tokenised with the tokens before it; a token that other text after it might change is
-        left out. That only one *token* is allowed is rare, since shorter tokens of the same text are allowed too.
-        """
-        self._settle()
-        self.read(text)
-        return self._matcher.compute_ff_tokens()
-
-    def allowed(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> list[int]:
-        """Nodes of a tree that may follow a row's text, in ascending order.
+    def follow(
+        self, text: Sequence[int], drafted: Sequence[int] = (), children: Sequence[Sequence[int]] = ((),)
+    ) -> dict[int, list[Forced]]:
+        """What has to follow each node of a tree; nodes that may not follow a row's text are left out.
 
         Args:
             text: of the row.
@@ -128,30 +161,84 @@ class RowConstraint:
             children: of each node.
         """
         self._settle()
-        self.read(text)
-        return sorted(set(self._walk(drafted, children, 0)) - {0})
+        self._advance(text)
+        parents = {child: node for node, each in enumerate(children) for child in each}
+        found = dict[int, list[Forced]]()
+        for node in self._walk(drafted, children, 0):
+            known = found[parents[node]] if node else []
+            if known and known[0].kind is ForcedKind.CERTAIN and known[0].token == drafted[node - 1]:
+                found[node] = [Forced(parent - 1, token, kind) for parent, token, kind in known[1:]]
+            else:
+                found[node] = self._forced(first=not node)
+        return found
+
+    def _forced(self, *, first: bool) -> list[Forced]:
+        """What has to follow where the matcher is, as the model would write it.
+
+        That only one *token* is allowed is rare, since shorter tokens of the same text are allowed too.
+
+        Args:
+            first: whether to find a choice of texts where none has to follow: elsewhere that is rarely worth the time.
+        """
+        certain, text = self._matcher.compute_ff_tokens(), self._matcher.compute_ff_bytes()
+        found = [Forced(i, token, ForcedKind.CERTAIN) for i, token in enumerate(certain)]
+        if not text and not first:
+            return found
+        texts = self._choice(certain)
+        kind = ForcedKind.EITHER if len(texts) == 2 else ForcedKind.ONE_OF_FEW
+        if not texts:
+            texts, kind = [text[len(self._tokenizer.decode_bytes(certain)) :]], ForcedKind.OPEN
+        for each in filter(None, texts):
+            for i, token in enumerate(self._tokenizer.tokenize_bytes(each)):
+                last = len(found)
+                found.append(Forced(last if i else len(certain), token, ForcedKind.CERTAIN if i else kind))
+        return found
+
+    def _choice(self, before: Sequence[int]) -> list[bytes]:
+        """The few texts, one of which has to follow the matcher's text and `before`; none if there are many or one."""
+        matcher, tokenizer, texts = self._matcher, self._tokenizer, list[bytes]()
+        read = matcher.try_consume_tokens(list(before))
+        words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
+        if np.count_nonzero(words) <= _FEW_TOKENS:
+            allowed = np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist()
+            if len(allowed) <= _FEW_TOKENS and not any(map(tokenizer.is_special_token, allowed)):
+                known = {tokenizer.decode_bytes([token]): token for token in allowed}
+                longest = [
+                    each for each in known if not any(other.startswith(each) for other in known if other != each)
+                ]
+                if 1 < len(longest) <= _FEW:
+                    texts = [each + self._after(known[each]) for each in longest]
+        matcher.rollback(read)
+        return texts
+
+    def _after(self, token: int) -> bytes:
+        """The text that has to follow a token."""
+        if not self._matcher.try_consume_tokens([token]):
+            return b""
+        text = self._matcher.compute_ff_bytes()
+        self._matcher.rollback(1)
+        return text
 
     def ask(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> None:
-        """Begin to compute the masks after each node of a tree, as for `allowed`, in another thread."""
+        """Begin to compute the masks after each node of a tree, as for `follow`, in another thread."""
         self._settle()
         self._asked = _threads().submit(self._masks, text, drafted, children)
 
     def masks(self, text: Sequence[int]) -> Masks:
         """Masks after each node of what was asked for, else after the text; forbidden nodes forbid nothing.
 
-        Raises:
-            EngineError: the constraint takes more work than is allowed.
+        Nothing is forbidden from where the constraint takes more work than is allowed, either; `check` tells of that.
         """
         asked, self._asked = self._asked, None
         return asked.result() if asked else self._masks(text, (), ((),))
 
     def _masks(self, text: Sequence[int], drafted: Sequence[int], children: Sequence[Sequence[int]]) -> Masks:
-        self.read(text)
         masks = np.full((len(children), -(-self._vocabulary // 32)), -1, dtype=np.int32)
-        for node in self._walk(drafted, children, 0):
+        for node in self._walk(drafted, children, 0) if self._advance(text) else ():
             found = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+            if self._matcher.is_error():
+                break
             masks[node] = found[: masks.shape[1]]
-            check_matcher(self._constraint, self._matcher)
         return masks
 
     def _walk(self, drafted: Sequence[int], children: Sequence[Sequence[int]], node: int) -> Iterator[int]:
@@ -174,10 +261,24 @@ class RowConstraint:
         Raises:
             EngineError: the reply does not follow the constraint: its beginning was given.
         """
-        new, self._known = text[self._known :], len(text)
-        if self._matcher.try_consume_tokens(list(new)) < len(new):
-            check_matcher(self._constraint, self._matcher)
+        if not self._advance(text):
+            self.check()
             raise EngineError(f"the beginning of the reply does not follow the {self._constraint.kind}", FIELD)
+
+    def check(self) -> None:
+        """Check that the constraint could be followed so far.
+
+        Raises:
+            EngineError: it takes more work than is allowed.
+        """
+        if self._matcher.is_error():
+            self._on_failure()
+        check_matcher(self._constraint, self._matcher)
+
+    def _advance(self, text: Sequence[int]) -> bool:
+        """Read the tokens since the last call; returns whether they follow the constraint."""
+        new, self._known = text[self._known :], len(text)
+        return self._matcher.try_consume_tokens(list(new)) == len(new)
 
 
 @cache

@@ -110,9 +110,11 @@ class Rounds:
         """Add a round's tokens to a row.
 
         Raises:
-            EngineError: logits were not finite.
+            EngineError: logits were not finite, or its constraint takes too much work.
         """
         model, target = self.made.model, self.made.target
+        if row.constraint is not None:
+            row.constraint.check()
         if outcome.broken:
             target.cache.clear(row.slot)
             raise EngineError(f"{model.name} computed something that is not a number: try another --dtype")

@@ -22,7 +22,7 @@ from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.block.steps import BlockSteps, ContextCache
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import scores_of
-from specchat.engine.drafters.head.layer import target_output
+from specchat.engine.drafters.head.layer import codes_of, target_output
 from specchat.engine.kernels.draft_head import Scores
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -48,7 +48,8 @@ class BlockDrafter(Drafter):
         shape = network.shape
         whole = len(vocabulary) == target.vocabulary
         self._support = None if whole else Support.of(vocabulary, target.vocabulary)
-        output, self.score_bytes = target_output(target, vocabulary, network.fc)
+        codes = "q8" if codes_of(network.fc) else None
+        output, self.score_bytes = target_output(target, vocabulary, codes)
         self._cache = ContextCache(network, target.cache.pool, network.norm.weight)
         self._graphs = target.graphs(MOST_SHAPES)
         self._network, self._branches = network, target.capabilities.trees

@@ -7,28 +7,29 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from specchat.engine.cache.block_pool import BlockPool, BlockStore
-from specchat.engine.cache.kv_cache import lazy_zeros
+from specchat.engine.cache.kv_cache import packed_blocks
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.drafter import NetworkRecipe
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape
+from specchat.engine.drafters.head.layer import FOUR_BITS
 from specchat.engine.drafters.head.unread_states import UnreadStates
-from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
+from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, sizes_fit
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_block import BlockRows, Confidence, PackedBlock, TokenBias
 from specchat.engine.kernels.layer_weights import Floats, LayerWeights
-from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from specchat.engine.models.packed.quantize import quantize
+from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear, array_of
+from specchat.engine.models.packed.quantize import quantize, quantized_rows
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
-_CPU = torch.device("cpu")
+LARGE = 1 << 25
+"""Weights of an output layer, of which a copy is made; the codes of a smaller one stay in the processor's caches."""
 _MATRICES = {
     "query": "self_attn.q_proj",
     "key": "self_attn.k_proj",
@@ -62,15 +63,23 @@ class PackedContext(BlockStore):
         scores: [V', d], the target's output layer.
         embedding: [V, d], the target's.
         pool: the blocks of the target's cache.
+        copy: of `scores`, in shorter codes; then `scores` itself scores the likeliest tokens only.
 
     Raises:
         KernelError: the kernels cannot compute with these sizes.
     """
 
-    def __init__(self, network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, pool: BlockPool) -> None:
+    def __init__(
+        self,
+        network: BlockNetwork,
+        scores: PackedMatrix,
+        embedding: PackedMatrix,
+        pool: BlockPool,
+        copy: PackedMatrix | None = None,
+    ) -> None:
         self._shape, self._tables = network.shape, pool.tables
         shape = network.shape
-        self._block = _packed(network, scores, embedding, pool.width * BLOCK)
+        self._block = _packed(network, scores, embedding, pool.width * BLOCK, copy)
         self.unread = UnreadStates(self._block)
         """Hidden states of the target that it has not read."""
         self.column_bytes = 4 * shape.layers * shape.key_heads * shape.head_size
@@ -84,11 +93,9 @@ class PackedContext(BlockStore):
 
     def allocate(self, blocks: int) -> None:
         """Have memory for this number of blocks; pages are taken when they are first written to."""
-        heads, size = self._shape.key_heads, self._shape.head_size
-        keys, values = (
-            [lazy_zeros((blocks, heads, *sizes), _CPU, torch.float16) for _ in range(self._shape.layers)]
-            for sizes in ((size, BLOCK), (BLOCK, size))
-        )
+        shape = self._shape
+        pairs = [packed_blocks(blocks, shape.key_heads, shape.head_size) for _ in range(shape.layers)]
+        keys, values = map(list, zip(*pairs, strict=True))
         self.memory = [*(each.movedim(3, 1) for each in keys), *(each.movedim(2, 1) for each in values)]
         self._block.attach(self._tables, keys, values)
 
@@ -132,10 +139,6 @@ def _last_places(rows: Sequence[SequenceState]) -> list[int]:
 def can_be_packed(network: BlockNetwork) -> bool:
     """Whether the kernels can draft with a network whose linear layers have been quantised."""
     shape = network.shape
-    try:
-        check_sizes(shape.hidden, shape.head_size, shape.intermediate)
-    except KernelError:
-        return False
     near = any(
         window and window < shape.rows and not causal
         for window, causal in zip(shape.windows, shape.causal, strict=True)
@@ -143,10 +146,22 @@ def can_be_packed(network: BlockNetwork) -> bool:
     kinds = nn.Linear, nn.Embedding
     plain = [name for name, each in network.named_modules() if isinstance(each, kinds) and "confidence" not in name]
     # Slots have as many columns after their text as the longest draft needs.
-    return not (plain or near) and shape.rows <= MAX_GAMMA + 1
+    fits = sizes_fit(shape.hidden, shape.head_size, shape.intermediate) and shape.rows <= MAX_GAMMA + 1
+    return fits and not (plain or near)
 
 
-def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int) -> PackedBlock:
+def short_copy(scores: PackedMatrix) -> PackedMatrix | None:
+    """A copy of an output layer with 4-bit codes; None if it has no more, or is small."""
+    if scores.rows * scores.columns <= LARGE or scores.format in FOUR_BITS:
+        return None
+    return quantized_rows(
+        lambda rows: torch.from_numpy(scores.rows_of(rows.numpy())), torch.arange(scores.rows), "q4"
+    ).matrix
+
+
+def _packed(
+    network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix, positions: int, copy: PackedMatrix | None
+) -> PackedBlock:
     """The network on the kernels, its linear layers in the memory that they are in."""
     shape, pairs = network.shape, network.shape.head_size // 2
     layers = [
@@ -154,15 +169,17 @@ def _packed(network: BlockNetwork, scores: PackedMatrix, embedding: PackedMatrix
         for layer, window, causal in zip(network.layers, shape.windows, shape.causal, strict=True)
     ]
     turns = network.turns(torch.arange(positions)[None])
-    cosines, sines = (_plain(part[0, :, :pairs]) for part in turns)
-    norm, described = _plain(network.norm.weight), _described(shape, scores.rows)
+    cosines, sines = (array_of(part[0, :, :pairs]) for part in turns)
+    norm, described = array_of(network.norm.weight), _described(shape, scores.rows)
     confidence = None
     if (predictor := network.confidence_head) is not None:
-        confidence = Confidence(_plain(predictor.proj.weight[0]), float(predictor.proj.bias))
+        confidence = Confidence(array_of(predictor.proj.weight[0]), float(predictor.proj.bias))
     return PackedBlock(
-        DecoderWeights(described, layers, embedding, scores, norm, [(cosines, sines)]),
+        DecoderWeights(
+            *(described, layers, embedding, copy or scores, norm, [(cosines, sines)]), exact=scores if copy else None
+        ),
         _matrix(network.fc),
-        _plain(network.hidden_norm.weight),
+        array_of(network.hidden_norm.weight),
         len(shape.taps),
         BlockRows(shape.rows, shape.first, shape.mask),
         _bias(network),
@@ -182,24 +199,24 @@ def _bias(network: BlockNetwork) -> TokenBias | None:
         return plain
     weight, hidden = head.gate_proj.weight, network.shape.hidden
     of_state, of_token = (pack(quantize(part, "q8")) for part in (weight[:, :hidden], weight[:, hidden:]))
-    return replace(plain, factor=of_state, factor_previous=of_token, factor_bias=_plain(head.gate_proj.bias))
+    return replace(plain, factor=of_state, factor_previous=of_token, factor_bias=array_of(head.gate_proj.bias))
 
 
 def _layer(shape: BlockShape, layer: nn.Module, window: int, causal: bool) -> LayerWeights:
     sizes = LayerShape(shape.key_heads, shape.head_size, shape.intermediate, values_are_keys=shape.values_are_keys)
     modules, parts = dict(layer.named_modules()), dict[str, PackedMatrix | Floats]()
     for part, name in (_GEMMA_NORMS if shape.gemma else _NORMS).items():
-        parts[part] = _plain(modules[name].weight)
+        parts[part] = array_of(modules[name].weight)
     if shape.gemma:
         parts["value_norm"] = np.ones(shape.head_size, np.float32)
     for part, name in _MATRICES.items():
         if (linear := modules.get(name)) is not None:
             parts[part] = _matrix(linear)
             if linear.bias is not None:
-                parts[f"{part}_bias"] = _plain(linear.bias)
+                parts[f"{part}_bias"] = array_of(linear.bias)
     if shape.kernel:
-        parts |= {f"{part}_base": _plain(modules[part].base_kernel) for part in ("attention_conv", "mlp_conv")}
-    scale = float(_plain(layer.layer_scalar)[0]) if shape.gemma else 1.0
+        parts |= {f"{part}_base": array_of(modules[part].base_kernel) for part in ("attention_conv", "mlp_conv")}
+    scale = float(array_of(layer.layer_scalar)[0]) if shape.gemma else 1.0
     return LayerWeights(sizes, parts, window=window, sees_later=not causal, scale=scale)
 
 
@@ -225,8 +242,3 @@ def _described(shape: BlockShape, scored: int) -> DecoderShape:
 def _matrix(layer: nn.Module) -> PackedMatrix:
     assert isinstance(layer, QuantizedLinear | QuantizedEmbedding)
     return layer.matrix
-
-
-def _plain(values: Tensor | nn.Module) -> Floats:
-    assert isinstance(values, Tensor)
-    return np.ascontiguousarray(values.detach().float().numpy())

@@ -13,7 +13,7 @@ from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_ki
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, Recipe, RowProfile
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_growth import EXPECTED, GRADES
-from specchat.engine.drafters.block.packed import PackedContext
+from specchat.engine.drafters.block.packed import PackedContext, short_copy
 from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.head.layer import target_output
 from specchat.engine.kernels.packed_matrix import PackedMatrix
@@ -33,11 +33,13 @@ class PackedBlockDrafter(Drafter):
 
     def __init__(self, loaded: LoadedBlock, target: PackedBackend) -> None:
         network, vocabulary = loaded.network, loaded.vocabulary
-        scores, self.score_bytes = target_output(target, vocabulary, network.fc)
+        scores, self.score_bytes = target_output(target, vocabulary, "q8")
         whole = len(vocabulary) == target.vocabulary
         support = None if whole else Support.of(vocabulary, target.vocabulary)
         assert isinstance(scores.matrix, PackedMatrix)
-        self._context = PackedContext(network, scores.matrix, target.packed_embedding, target.cache.pool)
+        if copy := short_copy(scores.matrix):
+            self.score_bytes += copy.data.nbytes
+        self._context = PackedContext(network, scores.matrix, target.packed_embedding, target.cache.pool, copy)
         trees, chains = (
             Recipe(network=self._context.recipe(self.name, support, branches)) for branches in (BRANCHES, 1)
         )

@@ -22,7 +22,7 @@ from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, chain, tree_o
 from specchat.engine.decoding.tree_growth import EXPECTED, GRADES
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
+from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, codes_of, target_output
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
@@ -311,7 +311,7 @@ def recipe_of(layer: PackedLayer, support: Support, memory: HeadMemory) -> Recip
 def _layer_of(head: DraftHead, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
     """The layer of a head of ours, on the quantised kernels where they fit, else in torch (`LayeredHead.layer_of`)."""
     pool = target.cache.pool
-    scores, size = target_output(target, vocabulary, head.fuse)
+    scores, size = target_output(target, vocabulary, codes_of(head.fuse))
     if isinstance(target, PackedBackend) and isinstance(scores, QuantizedLinear) and can_be_packed(head):
         return PackedLayer(head, scores.matrix, target.packed_embedding, pool), size
     return TorchLayer(head, scores, target.embedding_rows, pool), size

@@ -28,9 +28,7 @@ from specchat.engine.request import MAX_GAMMA
 
 WINDOW = 256
 """Places a draft looks back: the longest distance in training."""
-_FOUR_BITS = (Format.Q4, Format.Q4_SUPER, Format.MXFP4)
-_LARGE = 1 << 25
-"""Weights of an output layer; the codes of a smaller one stay in the processor's caches."""
+FOUR_BITS = (Format.Q4, Format.Q4_SUPER, Format.MXFP4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,29 +190,29 @@ def pack_head(head: nn.Module, target: Model, codes: str = "q8") -> int:
     return size
 
 
-def target_output(target: Backend, vocabulary: Tensor, like: object) -> tuple[nn.Module, int]:
-    """The target's output layer for these tokens, and the bytes that it takes next to the target.
+def codes_of(layer: object) -> str | None:
+    """Codes of a layer of a head: `q4` or `q8`; None without codes."""
+    if not isinstance(layer, QuantizedLinear):
+        return None
+    return "q4" if layer.matrix.format in FOUR_BITS else "q8"
 
-    Next to a network with codes it has codes: those of the target, or a copy of 4 bits where these have more and the
-    network has 4 bits, or the layer is so large that reading it takes much of a draft step.
+
+def target_output(target: Backend, vocabulary: Tensor, codes: str | None) -> tuple[nn.Module, int]:
+    """The target's output layer for these tokens, and the bytes that it takes in addition to the target's own.
 
     Args:
         target: whose output layer it is.
         vocabulary: [V'], int64.
-        like: a layer of the network.
+        codes: that what drafts has; codes of the target stay if they are no longer.
     """
-    whole, some = len(vocabulary) == target.vocabulary, target.output_rows(vocabulary[:1])
-    large, codes = len(vocabulary) * some.shape[1] > _LARGE, None
-    if isinstance(like, QuantizedLinear) and can_quantize(some):
-        codes = "q4" if large or like.matrix.format in _FOUR_BITS else "q8"
-    if whole and not (codes and large):
+    if len(vocabulary) == target.vocabulary and codes != "q4":
         return target.output_layer(), 0
-    if codes is None:
-        weight = target.output_rows(vocabulary)
-        return prepacked_linear(weight), weight.nbytes
     own = target.packed_output()
-    if own is None or (codes == "q4" and own.format not in _FOUR_BITS):
+    if own is not None and (codes != "q4" or own.format in FOUR_BITS):
+        part = own.picked(vocabulary.numpy())
+        return QuantizedLinear(part), part.data.nbytes
+    if codes is not None and can_quantize(target.output_rows(vocabulary[:1])):
         layer = quantized_rows(target.output_rows, vocabulary, codes)
         return layer, layer.bytes
-    part = own if whole else own.picked(vocabulary.numpy())
-    return QuantizedLinear(part), 0 if whole else part.data.nbytes
+    weight = target.output_rows(vocabulary)
+    return prepacked_linear(weight), weight.nbytes

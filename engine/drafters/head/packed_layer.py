@@ -6,13 +6,11 @@ import time
 from collections.abc import Sequence
 from itertools import accumulate
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.cache.kv_cache import lazy_zeros
+from specchat.engine.cache.kv_cache import lazy_zeros, packed_blocks
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
@@ -20,13 +18,12 @@ from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.unread_states import UnreadStates
 from specchat.engine.kernels.decoder import TokenLayout
-from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_sizes
+from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, sizes_fit
 from specchat.engine.kernels.decoder_weights import DecoderWeights
 from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
 from specchat.engine.kernels.layer_weights import LayerWeights
-from specchat.engine.kernels.library import KernelError
 from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.quantized_layers import QuantizedLinear, array_of
 
 _CPU = torch.device("cpu")
 _TIMED = 3
@@ -89,9 +86,8 @@ class PackedLayer(HeadLayer):
     def allocate(self, blocks: int) -> None:
         """Have memory for this number of blocks; pages are taken when they are first written to."""
         shape = self._shape
-        sizes = ((shape.head_size, BLOCK), (BLOCK, shape.head_size))
         self.states = lazy_zeros((blocks, BLOCK, shape.hidden), _CPU, torch.float32)
-        self._keys, self._values = (lazy_zeros((blocks, shape.key_heads, *size), _CPU, torch.float16) for size in sizes)
+        self._keys, self._values = packed_blocks(blocks, shape.key_heads, shape.head_size)
         self.memory = [self.states, self._keys.movedim(3, 1), self._values.movedim(2, 1)]
         self._head.attach(self._tables, self.states, self._keys, self._values)
 
@@ -174,11 +170,8 @@ class PackedLayer(HeadLayer):
 def can_be_packed(head: DraftHead) -> bool:
     """Whether the kernels can compute with a head whose linear layers have been quantised."""
     shape = head.shape
-    try:
-        check_sizes(shape.hidden, shape.head_size, shape.intermediate)
-    except KernelError:
-        return False
-    return all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
+    quantised = all(isinstance(getattr(head, name), QuantizedLinear) for name in _MATRICES)
+    return quantised and sizes_fit(shape.hidden, shape.head_size, shape.intermediate)
 
 
 def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, positions: int, window: int) -> PackedHead:
@@ -196,8 +189,8 @@ def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, posi
             "gate": gate_up.part(0, shape.intermediate),
             "up": gate_up.part(shape.intermediate, shape.intermediate),
             "down": down,
-            "attention_norm": _plain(head.read_norm.weight),
-            "mlp_norm": _plain(head.mlp_norm.weight),
+            "attention_norm": array_of(head.read_norm.weight),
+            "mlp_norm": array_of(head.mlp_norm.weight),
         },
         window=window,
     )
@@ -214,18 +207,14 @@ def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, posi
         clusters_scored=-(-shape.clusters // _SCORED),
     )
     pairs = shape.head_size // 2
-    cosines, sines = (_plain(part[0, 0, :, :pairs]) for part in head.rotation(torch.arange(positions)[None]))
+    cosines, sines = (array_of(part[0, 0, :, :pairs]) for part in head.rotation(torch.arange(positions)[None]))
     whole = DecoderWeights(
         described,
         [layer],
         embedding,
         scores,
-        _plain(head.score_norm.weight),
+        array_of(head.score_norm.weight),
         [(cosines, sines)],
         clusters=head.clusters.matrix if isinstance(head.clusters, QuantizedLinear) else None,
     )
     return PackedHead(whole, fuse, again, token, len(shape.taps))
-
-
-def _plain(values: Tensor) -> NDArray[np.float32]:
-    return np.ascontiguousarray(values.detach().float().numpy())

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, target_output
+from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, codes_of, target_output
 from specchat.engine.drafters.head.network import Norm, rotate
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.eagle_shape import EagleShape, read_shape
@@ -54,7 +54,7 @@ class EagleHead(LayeredHead):
         """The layer next to a target; the target's output layer scores where there is no other."""
         pool = target.cache.pool
         if self.lm_head is None:
-            output, size = target_output(target, vocabulary, self.layer.mlp["up_proj"])
+            output, size = target_output(target, vocabulary, codes_of(self.layer.mlp["up_proj"]))
         else:
             output, size = self.lm_head, 0
         window = min(pool.columns, self.shape.window or LONGEST_LOOK)

@@ -13,7 +13,7 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, target_output
+from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, Rows, codes_of, target_output
 from specchat.engine.drafters.part_folder import PartFolder, stored_weights
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.weights import TO_TARGET, fill, hidden_size, read_vocabulary, require
@@ -50,7 +50,7 @@ class MedusaHeads(LayeredHead):
     def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[MedusaLayer, int]:
         """The layer for a target, and the bytes of what scores if that is not a part of the heads."""
         like = next((layer for layer in self.modules() if isinstance(layer, QuantizedLinear)), None)
-        output, size = target_output(target, vocabulary, like) if self.shared else (None, 0)
+        output, size = target_output(target, vocabulary, codes_of(like)) if self.shared else (None, 0)
         pool = target.cache.pool
         some = target.embedding_rows(vocabulary[:1])
         states = lazy_zeros((pool.slots, pool.columns, self.hidden), some.device, some.dtype)

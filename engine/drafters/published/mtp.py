@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from specchat.engine.backends import attention
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.head.folder import LoadedHead
-from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, pack_head, target_output
+from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, codes_of, pack_head, target_output
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.weights import fill, head_errors
 from specchat.engine.errors import EngineError
@@ -117,7 +117,7 @@ class MtpHead(LayeredHead):
 
     def layer_of(self, vocabulary: Tensor, target: Backend) -> tuple[HeadLayer, int]:
         """The layer next to a target, whose output layer scores."""
-        output, size = target_output(target, vocabulary, self.fc)
+        output, size = target_output(target, vocabulary, codes_of(self.fc))
         pool = target.cache.pool
         return _BlockLayer(self, output, target.embedding_rows, pool, min(pool.columns, LONGEST_LOOK)), size
 

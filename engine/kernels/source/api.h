@@ -126,6 +126,9 @@ struct sk_model {
     // [clusters, hidden], scores of the clusters of output rows, which are of one size, a multiple of 16; without rows where
     // all tokens are scored. A token gets the logits of `clusters_scored` of them.
     sk_matrix clusters;
+    // [vocabulary, hidden], the output layer itself where `output` is a copy of it in shorter codes: the likeliest tokens
+    // are scored again with it. Without rows where `output` is no copy.
+    sk_matrix exact;
     int32_t clusters_scored;
     int32_t conv_groups;  // groups of columns of `attention_conv` and `mlp_conv`
 };

@@ -231,6 +231,7 @@ void Decoder::judge(const sk_batch& batch) {
         if (wants_codes(model_.output)) judged_.quantize(*kernels_, i);
     });
     model_.clusters.rows ? score_clusters(batch) : score(batch);
+    if (model_.exact.rows) score_likeliest(batch);
     if (batch.best) find_best(batch);
 }
 
@@ -243,13 +244,15 @@ void Decoder::score(const sk_batch& batch) {
         kernels_->linear(model_.output, inputs, first, last, 0, batch.judged_count, nullptr, false,
                          batch.logits + first * kPanel, model_.vocabulary);
         const int64_t width = std::min<int64_t>(model_.vocabulary, last * kPanel) - first * kPanel;
-        for (int64_t j = 0; j < batch.judged_count; j++) {
-            float* logits = batch.logits + j * model_.vocabulary + first * kPanel;
-            if (model_.logit_scale != 1.0f) kernels_->multiply_by(logits, width, model_.logit_scale);
-            if (model_.logit_cap != 0.0f) kernels_->cap(logits, width, model_.logit_cap);
-        }
+        for (int64_t j = 0; j < batch.judged_count; j++)
+            finish_logits(batch.logits + j * model_.vocabulary + first * kPanel, width);
     };
     pool_.each((total + share - 1) / share, piece);
+}
+
+void Decoder::finish_logits(float* logits, int64_t count) const {
+    if (model_.logit_scale != 1.0f) kernels_->multiply_by(logits, count, model_.logit_scale);
+    if (model_.logit_cap != 0.0f) kernels_->cap(logits, count, model_.logit_cap);
 }
 
 void Decoder::find_best(const sk_batch& batch) {

@@ -156,6 +156,8 @@ class Decoder {
     void convolve_tokens(const float* base, int64_t side);
     void tap(const sk_batch& batch, int32_t depth, const float* states);
     void score(const sk_batch& batch);
+    void finish_logits(float* logits, int64_t count) const;
+    void score_likeliest(const sk_batch& batch);
     void score_clusters(const sk_batch& batch);
     void choose_clusters(int64_t count);
     void find_best(const sk_batch& batch);

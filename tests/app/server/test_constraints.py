@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from specchat.app.server.constraints import constraint_of
 from specchat.app.server.protocol import ApiError, ChatBody, parse
 from specchat.engine import JSON_OBJECT, Constraint, ConstraintKind, one_of
-from tests.app.server.served import Served
+from tests.app.server.served import Served, chat
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"], "additionalProperties": False}
 
@@ -97,3 +97,19 @@ def test_the_official_client_parses_replies(served: Served) -> None:
     assert refused.value.param == "response_format"
     cut = chat.create(**{**create, "max_tokens": 5}, **named(SCHEMA))
     assert (cut.choices[0].finish_reason, cut.choices[0].message.content) == ("length", '{"a":')
+
+
+HARD = {"structured_outputs": {"regex": "Well, ([a-z]{1,1000}){900,1000}"}}
+
+
+def test_a_constraint_that_fails_keeps_the_text(served: Served) -> None:
+    asked = chat("hi", max_tokens=400, temperature=0, **HARD)
+    with served.http() as client:
+        whole = client.post("/v1/chat/completions", json=asked)
+        *parts, failure, done, _ = client.post("/v1/chat/completions", json=asked | {"stream": True}).text.split("\n\n")
+    (choice,), error = whole.json()["choices"], whole.json()["error"]
+    assert (whole.status_code, choice["finish_reason"]) == (200, "error")
+    assert choice["message"]["content"].startswith("Well, ")
+    assert error["message"].startswith("the regular expression takes too much work")
+    assert '"finish_reason":"error"' in parts[-1]
+    assert (json.loads(failure.removeprefix("data: ")), done) == ({"error": error}, "data: [DONE]")

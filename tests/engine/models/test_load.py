@@ -186,6 +186,18 @@ def test_weights_that_are_missing_are_not_made_up(folder: Path) -> None:
         refused(folder, r"lacks weights \(model.layers.0.mlp.up_proj.weight")
 
 
+def test_a_bias_without_a_place_is_refused_but_in_a_layer_that_predicts_further_tokens(folder: Path) -> None:
+    edit(folder / "config.json", model_type="qwen3", head_dim=8, architectures=["Qwen3ForCausalLM"])
+    weights = load_file(folder / "model.safetensors")
+    norms = {f"model.layers.{i}.self_attn.{part}_norm.weight": torch.ones(8) for i in (0, 1) for part in "qk"}
+    for layer in (2, 1):
+        weights |= norms | {f"model.layers.{layer}.mlp.up_proj.bias": torch.ones(64)}
+        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+        if layer == 2:
+            load(folder)
+    refused(folder, "has model.layers.1.mlp.up_proj.bias, for which a network of type qwen3 has no place")
+
+
 def test_code_in_the_folder_is_never_run(folder: Path) -> None:
     code = "import pathlib\npathlib.Path(__file__).with_name('was-run').touch()\n"
     for name in ("configuration_x.py", "modeling_x.py", "tokenization_x.py"):

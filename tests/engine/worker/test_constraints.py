@@ -1,6 +1,7 @@
 """Constrained replies: they follow their constraint, and otherwise are what the target says."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from specchat.engine import (
     FinishReason,
     Request,
     Sampling,
+    check_constraint,
     one_of,
 )
 from tests.engine.drafters.models import packed_family, related
@@ -42,6 +44,7 @@ from tests.engine.tiny import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SCHEMA, REGEX, GRAMMAR = ConstraintKind.SCHEMA, ConstraintKind.REGEX, ConstraintKind.GRAMMAR
+Letters = tuple[str, ...]
 DRAFTERS = ("suffix", "head", "combined", "model", "model-tree", "merged")
 
 
@@ -133,22 +136,24 @@ def test_rows_with_and_without_constraints_share_a_batch(engine: Engine) -> None
     )
 
 
-LETTERS = Constraint(REGEX, "[a-h][b-m][a-z]")
+LETTERS = ("ah", "bm", "az"), ("az", "qq", "bm"), ("az", "bm", "qq")
+"""First and last letter of each position."""
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("letters", LETTERS)
 @pytest.mark.parametrize("drafter", ["none", *DRAFTERS])
-def test_sampled_tokens_are_those_that_rejection_would_leave(engine: Engine, drafter: str) -> None:
-    """χ² after each beginning; drafts are drawn from q where the drafter draws them."""
-    check_letters(engine, drafter, says(tiny_model(sharpness=4.0)))
+def test_sampled_tokens_are_those_that_rejection_would_leave(engine: Engine, drafter: str, letters: Letters) -> None:
+    """χ² after each beginning; drafts are drawn from q where the drafter draws them, and forced text follows them."""
+    check_letters(engine, drafter, letters, says(tiny_model(sharpness=4.0)))
 
 
-def check_letters(engine: Engine, drafter: str, says: Callable[[list[int]], Tensor]) -> None:
+def check_letters(engine: Engine, drafter: str, letters: Letters, says: Callable[[list[int]], Tensor]) -> None:
     options = {"gamma": 2, "max_tokens": 3, "sampling": Sampling(temperature=1.0)}
-    prompt = (104, 105, 33) * 3
-    events = run_together(engine, [ask(f"{i}", LETTERS, drafter, **options) for i in range(2000)])
+    prompt, constraint = (104, 105, 33) * 3, Constraint(REGEX, "".join(f"[{a}-{b}]" for a, b in letters))
+    events = run_together(engine, [ask(f"{i}", constraint, drafter, **options) for i in range(2000)])
     ids = {letter: ord(letter) - 33 for letter in "abcdefghijklmnopqrstuvwxyz"}
-    sets = [[ids[chr(each)] for each in range(ord(first), ord(last) + 1)] for first, last in ("ah", "bm", "az")]
+    sets = [[ids[chr(each)] for each in range(ord(first), ord(last) + 1)] for first, last in letters]
 
     def p(tokens: list[int]) -> Tensor:
         known = torch.zeros_like(whole := says(tokens))
@@ -195,6 +200,8 @@ BAD = {
     "no rule": (Constraint(GRAMMAR, "root ::= foo"), "the grammar cannot be used"),
     "endless grammar": (Constraint(GRAMMAR, 'start: "a" start'), "no finite text follows it"),
     "endless GBNF": (Constraint(GRAMMAR, 'root ::= "b" x\nx ::= "a" x'), "no finite text follows it"),
+    "endless choice": (Constraint(GRAMMAR, 'start: "a" start | /b+/ start'), "no finite text follows it"),
+    "endless GBNF choice": (Constraint(GRAMMAR, 'root ::= x\nx ::= "a" y\ny ::= [0-9] x | y "b"'), "no finite text"),
     "only itself": (Constraint(GRAMMAR, "start: start"), "no text satisfies it"),
 }
 
@@ -208,6 +215,21 @@ def test_a_bad_constraint_is_refused_in_a_sentence(engine: Engine, name: str) ->
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < 300
     assert refused.value.field == "constraint"
+
+
+ENDING = {
+    "excluded word": 'start: WORD ("," WORD)*\nWORD: /[a-z]+/ & ~"no"\n',
+    "options": 'start: x "."\nx[max_tokens=3]: /.*/',
+    "import": "start: WORD\n%import common.WORD",
+    "schema": 'start: "a" start | %json {"type": "null"}',
+    "marks in literals": 'start: "[" start | "%" start | "//" start | /[%"#]/ // "x" start\n',
+    "GBNF": 'root ::= "a" root | [^"/]* "\\"" #',
+}
+
+
+@pytest.mark.parametrize("name", ENDING)
+def test_a_grammar_with_an_end_is_taken(name: str) -> None:
+    check_constraint(Constraint(GRAMMAR, ENDING[name]))
 
 
 @pytest.mark.parametrize("text", ["", " \n", "x" * 1_000_000])
@@ -233,17 +255,21 @@ def test_a_limit_keeps_the_text(engine: Engine) -> None:
 
 @pytest.mark.parametrize("drafter", ["none", "suffix"])
 def test_a_constraint_that_takes_too_much_work_ends_the_reply(engine: Engine, drafter: str) -> None:
-    no_end = Sampling(logit_bias=((EOS, -100.0),))
-    other, events = run_together(
+    options: dict[str, Any] = {"max_tokens": 150, "sampling": Sampling(logit_bias=((EOS, -100.0),))}
+    hard = [Constraint(REGEX, f"[A-H]{{{count}}} ([a-z]{{1,1000}}){{1,1000}}") for count in (8, 9)]
+    other, *failed = run_together(
         engine,
         [
             ask("other", PERSON, drafter, max_tokens=150),
-            ask("r", Constraint(REGEX, r"([a-z]{1,1000}){1,1000}"), drafter, max_tokens=150, sampling=no_end),
+            *(ask(f"{i}", each, drafter, **options) for i, each in enumerate(hard)),
         ],
     )
-    assert events[-1].reason is FinishReason.ERROR
-    assert events[-1].message.startswith("the regular expression takes too much work: shorten it")
+    for events in failed:
+        assert events[-1].reason is FinishReason.ERROR
+        assert events[-1].message.startswith("the regular expression takes too much work: shorten it")
+        assert re.match("[A-H]{8,9} [a-z]", text_of(events))
     assert other[-1].reason is not FinishReason.ERROR
+    assert text_of(list(engine.stream(ask("next", CONSTRAINTS["GBNF"], drafter)))).startswith("The answer is ")
 
 
 SCHEMAS = {

@@ -3,20 +3,17 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
-from torch import Tensor
 
 from specchat.engine import Engine, EngineConfig, Request, Sampling
-from specchat.engine.backends.packed import PackedBackend
+from specchat.engine.drafters.block.packed import short_copy
 from specchat.engine.drafters.block.reading import LoadedBlock, load_block
-from specchat.engine.drafters.head.layer import target_output
-from specchat.engine.kernels.packed_matrix import Format, pack, packed_bytes
+from specchat.engine.kernels.packed_matrix import Format, pack, packed_bytes, unpack
 from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.models.packed.quantize import quantize, quantized_linear, quantized_rows
+from specchat.engine.models.packed.quantize import quantize, quantized_rows
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine import block_drafters
 from tests.engine.drafters.models import pack as packed_model
@@ -44,22 +41,15 @@ def block(target: PackedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def every_layer_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.drafters.head.layer._LARGE", 0)
-
-
-def output_of(target: PackedModel, count: int = VOCABULARY) -> tuple[QuantizedLinear, int, Tensor]:
-    """What scores the last tokens for a drafter with 8-bit codes, its bytes, and the target's weights."""
-    backend, vocabulary = PackedBackend(target, 1, 64, 17), torch.arange(VOCABULARY - count, VOCABULARY)
-    layer, size = target_output(backend, vocabulary, quantized_linear(torch.randn(32, 32)))
-    assert isinstance(layer, QuantizedLinear)
-    return layer, size, backend.output_rows(vocabulary)
+    monkeypatch.setattr("specchat.engine.drafters.block.packed.LARGE", 0)
 
 
 @pytest.mark.usefixtures("every_layer_is_large")
-def test_logits_of_the_short_copy_are_off_by_its_rounding_at_most(target: PackedModel) -> None:
-    layer, size, weights = output_of(target)
-    assert (layer.matrix.format, size) == (Format.Q4, packed_bytes(Format.Q4, *weights.shape))
-    groups = weights.unflatten(1, (-1, 32))
+def test_logits_of_a_copy_are_off_by_its_rounding_at_most(target: PackedModel) -> None:
+    copy, weights = short_copy(target.output), torch.from_numpy(unpack(target.output))
+    assert copy is not None
+    assert (copy.format, copy.shape) == (Format.Q4, target.output.shape)
+    layer, groups = QuantizedLinear(copy), weights.unflatten(1, (-1, 32))
     step = (groups.amax(-1) - groups.amin(-1)) / 15
     rounding = (0.51 * step + 2e-3 * groups.abs().amax(-1)).repeat_interleave(32, 1)  # scale and minimum are float16
     assert ((layer.weight - weights).abs() <= rounding).all()
@@ -70,15 +60,6 @@ def test_logits_of_the_short_copy_are_off_by_its_rounding_at_most(target: Packed
     assert (layer(x) - exact).std() < 0.15 * exact.std()
 
 
-def test_a_small_layer_is_the_targets_own(target: PackedModel) -> None:
-    layer, size, _ = output_of(target)
-    assert np.shares_memory(layer.matrix.data, target.output.data)
-    assert size == 0
-    part, size, weights = output_of(target, count=100)
-    assert (part.matrix.format, size) == (target.output.format, packed_bytes(Format.Q8, 100, weights.shape[1]))
-    assert torch.equal(part.weight, weights)
-
-
 @pytest.mark.usefixtures("every_layer_is_large")
 @pytest.mark.parametrize(("kind", "copied"), [(Type.Q4_0, False), (Type.Q6_K, True)])
 def test_a_layer_of_more_than_four_bits_is_copied(kind: Type, copied: bool, tmp_path: Path) -> None:
@@ -86,11 +67,7 @@ def test_a_layer_of_more_than_four_bits_is_copied(kind: Type, copied: bool, tmp_
     file = write_gguf(
         "llama", source, tmp_path / "target.gguf", lambda name, _: kind if name == "output.weight" else Type.Q4_0
     )
-    target = packed_model(file, tmp_path, "auto")
-    layer, size, weights = output_of(target)
-    assert layer.matrix.format == Format.Q4
-    assert np.shares_memory(layer.matrix.data, target.output.data) != copied
-    assert size == copied * packed_bytes(Format.Q4, *weights.shape)
+    assert bool(short_copy(packed_model(file, tmp_path, "auto").output)) == copied
 
 
 @pytest.mark.parametrize("method", ["q8", "q4"])
@@ -124,7 +101,7 @@ def test_the_memory_of_a_copy_is_stated(
     target: PackedModel, block: LoadedBlock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without = assembled(target, block)
-    monkeypatch.setattr("specchat.engine.drafters.head.layer._LARGE", 0)
+    monkeypatch.setattr("specchat.engine.drafters.block.packed.LARGE", 0)
     made, size = assembled(target, block), packed_bytes(Format.Q4, *target.output.shape)
     assert (without.score_bytes, made.score_bytes) == (0, size)
     assert made.cache_bytes - without.cache_bytes == size
