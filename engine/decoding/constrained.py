@@ -74,24 +74,16 @@ class ConstrainedDrafter(Drafter):
         self._drafter.on_accepted(row, emitted)
 
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
-        """What has to follow, what the drafter proposes, and what has to follow that.
+        """What has to follow where that is certain, else what the drafter proposes and what has to follow that.
 
-        Where the first token is certain, only drafters that can continue after it are asked, which take no draft step.
-        A head would need a step for each forced token, to have a state of the last one.
+        No drafter continues after certain text: a head would need a step for each of its tokens, to have a state of the
+        last one, and more drafts from the text did not save rounds.
         """
-        drafts, about = [self._extended(Draft(), order) for order in orders], self._drafter.profile
-        asked: dict[int, RowOrder] = {}
-        for i, (order, draft) in enumerate(zip(orders, drafts, strict=True)):
-            if draft.buckets[:1] == [self._first]:
-                if about.continues and not draft.tree.branches:
-                    asked[i] = replace(order, after=draft.on_host)
-            elif order.gamma or about.free:
-                asked[i] = order
-        for i, draft in zip(asked, self._drafter.propose([*asked.values()]) if asked else (), strict=True):
-            if not asked[i].after:
-                drafts[i] = self._extended(draft, orders[i])
-            elif draft.tokens:
-                drafts[i] = self._extended(drafts[i].then(draft), orders[i])
+        drafts = [self._extended(Draft(), order) for order in orders]
+        free = self._drafter.profile.free
+        left = [i for i, order in enumerate(orders) if drafts[i].buckets[:1] != [self._first] and (order.gamma or free)]
+        for i, draft in zip(left, self._drafter.propose([orders[i] for i in left]) if left else (), strict=True):
+            drafts[i] = self._extended(draft, orders[i])
         return drafts
 
     def release(self, row: SequenceState) -> None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import common_prefix
-from specchat.engine.decoding.tree import Tree, chain, tree_from
+from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.device.device import to_device
 from specchat.engine.round import Proposer
 from specchat.engine.sequence.sequence import SequenceState
@@ -67,8 +67,6 @@ class RowOrder:
     budget: Budget = UNPRICED
     free: bool = False
     """Whether tokens that take no draft step may be drafted up to `row.room`, even if γ is 0."""
-    after: Sequence[int] = ()
-    """Drafted tokens that the draft follows, for drafters that can (`DrafterProfile.continues`)."""
 
     @property
     def drafts(self) -> bool:
@@ -149,12 +147,6 @@ class Draft:
         if self.q is None or self.support is None or self.support is support:
             return self.q
         return self.support.spread(self.q)
-
-    def then(self, later: Draft) -> Draft:
-        """This chain of certain tokens, and a draft that follows it."""
-        count = len(self.tree)
-        tree = tree_from((*self.tree.parents, *(parent + count for parent in later.tree.parents)))
-        return replace(later, tokens=[*self.tokens, *later.on_host], tree=tree, buckets=[*self.buckets, *later.buckets])
 
     def first(self, count: int) -> Draft:
         """The first `count` tokens of the draft."""

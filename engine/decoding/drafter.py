@@ -107,8 +107,6 @@ class DrafterProfile:
     """Whether some of its drafts take no draft step, so that `RowOrder.free` applies."""
     stepless: bool = False
     """Whether none of its drafts takes a draft step, so that no γ has to be chosen."""
-    continues: bool = False
-    """Whether it drafts certain tokens after `RowOrder.after`; with buckets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,7 @@ class CombinedDrafter(Drafter):
             first = self._firsts[source.name] = len(buckets)
             buckets += [first + bucket for bucket in source.profile.buckets]
             rates |= {first + bucket: rate for bucket, rate in source.profile.expected_rates.items()}
-        continues = any(source.profile.continues for source in sources)
-        self.profile = DrafterProfile(buckets, rates, sorted(self._firsts.values()), free=True, continues=continues)
+        self.profile = DrafterProfile(buckets, rates, sorted(self._firsts.values()), free=True)
         recipe = self._last.recipe
         for source in sources[:-1]:
             recipe = recipe and source.recipe and recipe.joined(source.recipe, self._firsts[source.name])
@@ -72,7 +71,7 @@ class CombinedDrafter(Drafter):
         """The first draft for each row whose first token is worth its verification."""
         drafts, left = [Draft()] * len(orders), [*range(len(orders))]
         for source in self._sources:
-            asked = [i for i in left if _may_ask(source, orders[i])]
+            asked = [i for i in left if orders[i].gamma or source.profile.free]
             if not asked:
                 continue
             first = self._firsts[source.name]
@@ -91,12 +90,6 @@ class CombinedDrafter(Drafter):
         """End a row with all of them."""
         for source in self._sources:
             source.release(row)
-
-
-def _may_ask(source: Drafter, order: RowOrder) -> bool:
-    """Whether a source may be asked for a draft."""
-    about = source.profile
-    return bool(order.gamma or about.free) and (about.continues or not order.after)
 
 
 def _is_worthwhile(draft: Draft, order: RowOrder) -> bool:

@@ -155,7 +155,6 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
             _EXPECTED,
             free=by_kernels or least > 0,
             stepless=by_kernels,
-            continues=True,
         )
         if vocabulary is not None:
             marks = array("B", bytes(vocabulary))
@@ -184,9 +183,9 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         return [self._continuation(order) for order in orders]
 
     def _continuation(self, order: RowOrder) -> Draft:
-        stored = [] if order.after else self.of_other_chats(order.row)
+        stored = self.of_other_chats(order.row)
         count = order.row.room if self.profile.free else order.gamma
-        tokens, buckets = self._draft(stored or self.text(order.row).predict(order.after), count)
+        tokens, buckets = self._draft(stored or self.text(order.row).predict(), count)
         if buckets and buckets[0] < self._least:
             return Draft()
         sources = (Source(OTHER_CHATS if stored else self.name),) if self._datastore else ()

@@ -133,9 +133,9 @@ def allow_any_heads() -> None:
 
 def _add_biases(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     """Let the network have biases wherever the files have some, as llama.cpp does; the others are zero."""
-    text = config.get_text_config()
+    text, biases = config.get_text_config(), [name for name in checkpoint.names if name.endswith("_proj.bias")]
     for part, flag in {"self_attn": "attention_bias", "mlp": "mlp_bias"}.items():
-        if hasattr(text, flag) and any(name.endswith(".bias") and f".{part}." in name for name in checkpoint.names):
+        if hasattr(text, flag) and any(f".{part}." in name for name in biases):
             setattr(text, flag, True)
 
 

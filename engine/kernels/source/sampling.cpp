@@ -109,6 +109,19 @@ class Judge {
         return row_.allowed[node * ((all_.vocabulary + 31) / 32) + token / 32] >> token % 32 & 1;
     }
 
+    // Masks logits, by words of 32 tokens: most words allow all of theirs or none.
+    void forbid(int32_t node, float* logits) const {
+        const int64_t words = (all_.vocabulary + 31) / 32;
+        for (int64_t w = 0; w < words; w++) {
+            const uint32_t bits = uint32_t(row_.allowed[node * words + w]);
+            const int64_t first = 32 * w, end = std::min(first + 32, all_.vocabulary);
+            if (bits == 0) std::fill(logits + first, logits + end, kForbidden);
+            if (bits == 0 || bits == ~uint32_t(0)) continue;
+            for (int64_t token = first; token < end; token++)
+                if (!(bits >> (token - first) & 1)) logits[token] = kForbidden;
+        }
+    }
+
     // Of the token after the accepted ones, in the text.
     int64_t next_position() const { return row_.start + 1 + row_.accepted; }
 
@@ -124,8 +137,7 @@ class Judge {
     // The logits after a node, to be asked for once: mask, bias and penalties are applied to them.
     const float* adjusted(int32_t node) {
         float* logits = row_.logits + node * all_.vocabulary;
-        for (int64_t token = 0; row_.allowed && token < all_.vocabulary; token++)
-            if (!allows(node, token)) logits[token] = kForbidden;
+        if (row_.allowed) forbid(node, logits);
         if (row_.penalties) scratch_.penalties.apply(*row_.penalties, scratch_.tokens, {logits, all_.vocabulary});
         return logits;
     }

@@ -19,24 +19,21 @@ CONSTRAINTS = Constraints(TOKENIZER, VOCABULARY, [EOS])
 
 
 class Scripted(Drafter):
-    """Drafts a text after the row's own, or after what has been drafted.
+    """Drafts a text.
 
     Args:
         text: of the drafts.
         drawn: whether its tokens are drawn.
-        continues: whether it drafts after drafted tokens.
     """
 
     name = "script"
+    profile = DrafterProfile((0,), {0: 0.6})
 
-    def __init__(self, text: str, *, drawn: bool = False, continues: bool = False) -> None:
+    def __init__(self, text: str, *, drawn: bool = False) -> None:
         self._tokens, self._drawn = TOKENIZER.encode(text), drawn
-        self.profile = DrafterProfile((0,), {0: 0.6}, continues=continues)
-        self.after: list[str] = []
 
     def propose(self, orders: Sequence[RowOrder]) -> list[Draft]:
         """The text."""
-        self.after += [TOKENIZER.decode(order.after) for order in orders]
         q = torch.full((len(self._tokens), VOCABULARY), 1 / VOCABULARY) if self._drawn else None
         made = Draft.chain(self._tokens, [0] * len(self._tokens))
         return [Draft(made.tokens, made.tree, q, buckets=made.buckets)] * len(orders)
@@ -73,10 +70,11 @@ def test_forced_text_after_drawn_tokens_is_certain() -> None:
     assert draft.q.sum(-1).allclose(torch.tensor(1.0))
 
 
-@pytest.mark.parametrize("continues", [True, False])
-def test_drafters_that_can_continue_after_forced_text(continues: bool) -> None:
-    drafter = Scripted("abq", continues=continues)
-    draft, found = draft_of("xyz[a-h][a-h]!", drafter)
-    assert found == ({"xyzab!"} if continues else {"xyz"})
-    assert drafter.after == (["xyz"] if continues else [])
-    assert [source.name for source in draft.sources] == ["script+grammar" if continues else "grammar"]
+def test_certain_text_comes_first_and_alone() -> None:
+    draft, found = draft_of("xyz[a-h][a-h]!", Scripted("xyzabq"))
+    assert found == {"xyz"}
+    assert [source.name for source in draft.sources] == ["grammar"]
+
+
+def test_a_draft_loses_what_is_forbidden_and_gains_what_is_forced() -> None:
+    assert draft_of("[a-h][a-h]![a-h]", Scripted("abq"))[1] == {"ab!"}

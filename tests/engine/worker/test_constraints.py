@@ -136,7 +136,7 @@ def test_rows_with_and_without_constraints_share_a_batch(engine: Engine) -> None
     )
 
 
-LETTERS = ("ah", "bm", "az"), ("az", "qq", "bm"), ("az", "bm", "qq")
+LETTERS = ("ah", "bm", "az"), ("ah", "qq", "bm"), ("ah", "bm", "qq")
 """First and last letter of each position."""
 
 
