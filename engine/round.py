@@ -205,6 +205,9 @@ class Round:
     """Tokens of all rows of the batch before this round; 0 if unknown, as in traces older than version 5."""
     calls: tuple[Call, ...] = ()
     """Calls of tools that this round completed, which are no part of its text; if empty, not in the trace."""
+    call_parts: tuple[Call, ...] = ()
+    """Parts of calls that this round wrote, before those are complete: `arguments` is the text that a part adds to a
+    call's. If empty, not in the trace."""
 
     @property
     def mean_context(self) -> float:

@@ -41,7 +41,7 @@ StoredRecord = Record | Measured
 _TYPES: dict[str, type] = {kind.__name__.lower(): kind for kind in get_args(StoredRecord)}
 EARLIER: dict[type, dict[str, type]] = {Message: {"content": str, "thinking": str}}
 """Fields of earlier versions that are read."""
-_LEFT_OUT = ("proposers", "thinking", "calls", "name", "call_id")
+_LEFT_OUT = ("proposers", "thinking", "calls", "call_parts", "name", "call_id")
 """Fields that are not written if they are empty, as in most rounds and messages."""
 _HALVES = re.compile("[\ud800-\udfff]")
 

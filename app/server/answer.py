@@ -10,8 +10,10 @@ from itertools import zip_longest
 from starlette.types import Receive, Scope, Send
 
 from specchat.app.server.calls import Call, Calls, disconnected, unwritten
-from specchat.app.server.formats import Choice, Delta, Echo, Format
-from specchat.app.server.protocol import GONE, ApiError, Body
+from specchat.app.server.choice import Choice, Delta, Echo
+from specchat.app.server.errors import GONE, ApiError
+from specchat.app.server.formats import Format
+from specchat.app.server.protocol import Body
 from specchat.engine import Event, Finished, FinishReason, Request, Round
 
 HALF_CLOSED = "half_closed"

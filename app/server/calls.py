@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from starlette.types import Receive
 
+from specchat.app.server.errors import GONE, ApiError
 from specchat.app.server.figures import Figures
-from specchat.app.server.protocol import GONE, ApiError
 from specchat.engine import (
     Admitted,
     Died,

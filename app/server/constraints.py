@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from specchat.app.server.protocol import ApiError, Body, ResponseFormat, StructuredOutputs
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import Body, ResponseFormat, StructuredOutputs
 from specchat.engine import JSON_OBJECT, Constraint, ConstraintKind, EngineError, check_constraint, one_of
 
 Stated = tuple[str, Callable[[Any], Constraint], Any]

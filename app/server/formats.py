@@ -5,154 +5,14 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
-from math import log
 from operator import or_
 from typing import Any
 
-from specchat.app.server.protocol import ApiError
-from specchat.engine import Admitted, Call, Detail, Event, Finished, FinishReason, Round, TokenScore, to_json
+from specchat.app.server.choice import CallDelta, Choice, Delta, TokenLogprob
+from specchat.engine import Admitted, Call, to_json
 
 DONE = b"data: [DONE]\n\n"
-LEAST_LOGPROB = -9999.0
-"""Log-probability of a probability of 0 in the protocol."""
-ENDINGS = {
-    FinishReason.LENGTH: "length", FinishReason.CONTEXT: "length", FinishReason.REPEATS: "repeats",
-    FinishReason.ERROR: "error",
-}  # fmt: skip
-"""Reasons other than "stop" in the protocol."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    """One emitted token: its text, its log-probability under the target, and the likeliest tokens.
-
-    The distribution is that of the draw (temperature, filters and penalties applied); of a greedy reply, the softmax
-    at temperature 1.
-    """
-
-    text: str
-    logprob: float | None
-    """None for the first token of a text."""
-    top: tuple[tuple[str, float], ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Delta:
-    """The part that one event adds to a choice."""
-
-    event: Event
-    text: str = ""
-    """Text of the answer."""
-    thinking: str = ""
-    """Text of the thinking before it."""
-    calls: tuple[tuple[int, Call], ...] = ()
-    """Calls of tools, with their numbers."""
-    logprobs: tuple[TokenLogprob, ...] = ()
-    ending: str | None = None
-
-    def then(self, later: Delta) -> Delta:
-        """This part and a later one as one."""
-        text, thinking = self.text + later.text, self.thinking + later.thinking
-        return Delta(
-            later.event, text, thinking, self.calls + later.calls, self.logprobs + later.logprobs, later.ending
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Echo:
-    """A prompt as the beginning of a reply's text."""
-
-    text: str
-    logprobs: tuple[TokenLogprob, ...] = ()
-
-    @classmethod
-    def of(cls, text: str, pieces: Sequence[str], scores: Sequence[TokenScore] | None) -> Echo:
-        """A prompt with the text and the scores of its tokens; without scores it has no log-probabilities."""
-        if scores is None:
-            return cls(text)
-        rest = zip(pieces[1:], scores, strict=True)
-        first = TokenLogprob(pieces[0], None, None)
-        return cls(text, (first, *(TokenLogprob(piece, *_finite(each)) for piece, each in rest)))
-
-
-class Choice:
-    """Running state of one choice.
-
-    Args:
-        index: its number in the reply.
-        top: length of the lists of likely tokens; None for no log-probabilities.
-        echo: the prompt, if the reply's text begins with it; then an end-of-sequence token is reported too.
-    """
-
-    def __init__(self, index: int, top: int | None, echo: Echo | None = None) -> None:
-        self.index = index
-        self.echo = echo
-        self.prompt_tokens = 0
-        self.reused_tokens = 0
-        self.tokens = 0
-        """Tokens of the reply."""
-        self.admitted = False
-        self.failure: ApiError | None = None
-        """Why it ended before its end, with text."""
-        self.calls = 0
-        """Calls of tools."""
-        self.top = top
-        self._held: tuple[TokenLogprob, ...] = ()
-        """Tokens from the last one with text on, to which the end may add; an end-of-sequence token is not reported."""
-
-    def add(self, event: Event) -> Delta:
-        """The part that one event of its request adds."""
-        match event:
-            case Admitted():
-                self.admitted = True
-                self.prompt_tokens, self.reused_tokens = event.prompt_tokens, event.reused_tokens
-                return Delta(event, self.echo.text, logprobs=self.echo.logprobs) if self.echo else Delta(event)
-            case Round():
-                self.tokens += len(event.emitted)
-                return Delta(event, event.answer, event.thought, self._numbered(event.calls), self._with_held(event))
-            case Finished():
-                if event.reason is FinishReason.ERROR:
-                    self.failure = ApiError(500, event.message)
-                left = self._held[:-1] if event.reason is FinishReason.EOS and not self.echo else self._held
-                if left and event.tail:
-                    left = (*left[:-1], replace(left[-1], text=left[-1].text + event.tail))
-                text, thinking = ("", event.tail) if event.thinking else (event.tail, "")
-                calls = self._numbered(event.calls)
-                ending = ENDINGS.get(event.reason, "tool_calls" if self.calls else "stop")
-                return Delta(event, text, thinking, calls, left, ending)
-        return Delta(event)
-
-    def _numbered(self, calls: Sequence[Call]) -> tuple[tuple[int, Call], ...]:
-        first, self.calls = self.calls, self.calls + len(calls)
-        return tuple(enumerate(calls, first))
-
-    def _with_held(self, event: Round) -> tuple[TokenLogprob, ...]:
-        if self.top is None:
-            return ()
-        texts = [*event.pieces[: event.accepted], *(() if event.last is None else (event.last_piece,))]
-        details = [*event.detail[: event.accepted], *(() if event.last is None else event.detail[-1:])]
-        new = tuple(_logprob(text, each, self.top) for text, each in zip(texts, details, strict=True))
-        known = (*self._held, *new)
-        count = max((place for place, each in enumerate(known) if each.text), default=0)
-        self._held = known[count:]
-        return known[:count]
-
-
-def _logprob(text: str, detail: Detail, top: int) -> TokenLogprob:
-    likeliest = tuple((each.text, _log(each.probability)) for each in detail.target[:top])
-    return TokenLogprob(text, _log(detail.probability or 0.0), likeliest)
-
-
-def _finite(score: TokenScore) -> TokenScore:
-    """A score without infinities, which JSON does not have."""
-    top = tuple((text, max(logprob, LEAST_LOGPROB)) for text, logprob in score.top)
-    return TokenScore(max(score.logprob, LEAST_LOGPROB), top)
-
-
-def _log(probability: float) -> float:
-    return log(probability) if probability > 0 else LEAST_LOGPROB
 
 
 class Format(ABC):
@@ -255,7 +115,7 @@ class ChatFormat(ChoicesFormat):
         """The role in the first chunk, then text."""
         if first:
             return {"delta": {"role": "assistant", "content": ""}}
-        calls = [{"index": number, **_call(call)} for number, call in delta.calls]
+        calls = [_part_of_call(each) for each in delta.calls]
         said = {"content": delta.text} if delta.text else {}
         return {"delta": _said(delta.thinking) | said | ({"tool_calls": calls} if calls else {})}
 
@@ -267,8 +127,8 @@ class ChatFormat(ChoicesFormat):
             "refusal": None,
             **_said(whole.thinking.strip()),
         }
-        if whole.calls:
-            said |= {"content": whole.text.strip() or None, "tool_calls": [_call(call) for _, call in whole.calls]}
+        if calls := [_call(each.call) for each in whole.calls if each.ends or whole.ending in ("length", "error")]:
+            said |= {"content": whole.text.strip() or None, "tool_calls": calls}
         return {"message": said}
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002
@@ -342,6 +202,13 @@ def _said(thinking: str) -> dict[str, str]:
 def _call(call: Call) -> dict[str, Any]:
     """A call of a tool."""
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _part_of_call(delta: CallDelta) -> dict[str, Any]:
+    """What a chunk adds to a call of a tool."""
+    if delta.begins:
+        return {"index": delta.number, **_call(delta.call)}
+    return {"index": delta.number, "function": {"arguments": delta.call.arguments}}
 
 
 def _token(text: str, logprob: float | None) -> dict[str, Any]:

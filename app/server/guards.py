@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specchat.app.server.protocol import ApiError
+from specchat.app.server.errors import ApiError
 
 ANY = "*"
 _NO_KEY = "/health"

@@ -1,4 +1,4 @@
-"""Request bodies of OpenAI's API: fields that are used, ignored and refused; and its errors."""
+"""Request bodies of OpenAI's API: fields that are used, ignored and refused. Conversations are in `chat_body`."""
 
 from __future__ import annotations
 
@@ -7,54 +7,12 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, create_model
 from pydantic_core import ErrorDetails
-from starlette.responses import JSONResponse, Response
 
+from specchat.app.server.errors import ApiError
 from specchat.app.server.json_body import BodyError, read_body
 from specchat.app.settings.settings import OF_ENGINE, TABLE
 from specchat.app.settings.settings_file import KINDS
 from specchat.engine import Applies
-
-GONE = 499
-"""Status of a call whose client has disconnected; it is not sent."""
-ERRORS = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    **dict.fromkeys((500, 503, 504), "server_error"),
-}
-"""Type of an error by its status; the default is `invalid_request_error`."""
-
-
-class ApiError(Exception):
-    """An error that is sent to the client.
-
-    Args:
-        status: HTTP status.
-        message: one sentence that says what is wrong and what to do.
-        param: the field of the request.
-        code: an identifier for programs.
-    """
-
-    def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
-        super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
-
-    @property
-    def fields(self) -> dict[str, str | None]:
-        """The error in the body."""
-        kind = ERRORS.get(self.status, "invalid_request_error")
-        return {"message": self.message, "type": kind, "param": self.param, "code": self.code}
-
-    def response(self) -> Response:
-        """The HTTP response."""
-        headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}.get(self.status, {})
-        if self.status in (408, 413):  # the rest of the body is not read
-            headers["connection"] = "close"
-        return JSONResponse({"error": self.fields}, self.status, headers)
-
 
 MOST_CHOICES = 128
 MOST_BIASES = 1024
@@ -130,83 +88,6 @@ class StructuredOutputs(StrictModel):
     grammar: str | None = None
 
 
-class TextPart(ServerModel):
-    """One part of a message's content."""
-
-    type: Literal["text"]
-    text: str
-
-
-class CalledFunction(ServerModel):
-    """Name and arguments of a call."""
-
-    name: str
-    arguments: str = ""
-
-
-class CallBody(ServerModel):
-    """A call of a tool in an earlier reply."""
-
-    id: str
-    type: Literal["function"] = "function"
-    function: CalledFunction
-
-
-class MessageBody(ServerModel):
-    """One turn of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
-    tool_calls: Annotated[list[CallBody], Field(fail_fast=True)] | None = None
-    tool_call_id: str | None = None
-    """The call whose result a message of a tool is."""
-    reasoning_content: str | None = None
-    """Thinking of an assistant, as in this server's answers; `reasoning` is another name for it."""
-    reasoning: str | None = None
-
-    def thinking(self) -> str:
-        """The thinking; empty for other roles."""
-        return (self.reasoning_content or self.reasoning or "") if self.role == "assistant" else ""
-
-    def text(self) -> str:
-        """The content as one text."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class FunctionBody(ServerModel):
-    """A function that the model may call."""
-
-    name: str
-    description: str | None = None
-    parameters: dict[str, Any] | None = None
-    strict: bool | None = None
-
-
-class ToolBody(ServerModel):
-    """A tool: a function."""
-
-    type: Literal["function"]
-    function: FunctionBody
-
-
-class ChosenFunction(ServerModel):
-    """The name of a function."""
-
-    name: str
-
-
-class ChosenTool(ServerModel):
-    """The tool that must be called."""
-
-    type: Literal["function"]
-    function: ChosenFunction
-
-
-Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
-
-
 _NOT_SERVED = ("lenience", "when_full")
 """The choice of whoever runs the server: replies are lossless, and a conversation that does not fit is refused."""
 SERVED: dict[str, Any] = {
@@ -260,22 +141,6 @@ class Body(_Settings):  # type: ignore[misc]
         return tuple((int(token), bias) for token, bias in biases.items())
 
 
-class ChatBody(Body):
-    """POST /v1/chat/completions."""
-
-    messages: Messages
-    max_completion_tokens: Count | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
-    tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
-    parallel_tool_calls: bool | None = None
-    reasoning_effort: str | None = None
-    """Sets the chat template's thinking switch, if the template knows the word."""
-    thinking: bool | str | None = None
-    """Specchat's own: the same, also on (true) or off (false)."""
-
-
 class CompletionBody(Body):
     """POST /v1/completions."""
 
@@ -297,14 +162,6 @@ class CompletionBody(Body):
         if isinstance(self.prompt[0], int):
             return [[token for token in self.prompt if isinstance(token, int)]]
         return [each for each in self.prompt if not isinstance(each, int)]
-
-
-class TokenizeBody(ServerModel):
-    """POST /tokenize: a text, or a conversation in the model's chat template."""
-
-    model: str | None = None
-    prompt: str | None = None
-    messages: Messages | None = None
 
 
 AnyBody = TypeVar("AnyBody", bound=ServerModel)
@@ -350,7 +207,7 @@ def _refusal(error: ValidationError) -> ApiError:
     """The first error, as a sentence; of a union, that of the member that the value matches best."""
     found = error.errors(include_url=False, include_context=False, include_input=False)
     same_field = [each for each in found if each["loc"][:1] == found[0]["loc"][:1]]
-    best = max(same_field, key=lambda each: (not _mismatch(each), len(each["loc"])))
+    best = max(same_field, key=lambda each: (not _mismatch(each), each["loc"][-1] == "type", len(each["loc"])))
     unknown = best["type"] == "extra_forbidden"
     place = ".".join(str(part) for part in best["loc"] if unknown or not _names_a_type(part))[:_LONGEST_PLACE]
     if unknown:

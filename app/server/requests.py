@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from specchat.app.server.chat_body import AllowedChoice, ChatBody, ChosenTool, MessageBody
 from specchat.app.server.constraints import constraint_of
-from specchat.app.server.protocol import MOST_CHOICES, SERVED, ApiError, Body, ChatBody, CompletionBody, MessageBody
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import MOST_CHOICES, SERVED, Body, CompletionBody
 from specchat.app.settings.settings import Settings
 from specchat.engine import (
     ANY_TOOL,
@@ -137,16 +139,21 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
 
 def _tools(body: ChatBody) -> dict[str, Any]:
     """Fields of `Request` for tools."""
-    choice = body.tool_choice or ANY_TOOL
-    if not isinstance(choice, str):
+    choice, names = body.tool_choice or ANY_TOOL, [tool.function.name for tool in body.tools or ()]
+    allowed = names
+    if isinstance(choice, AllowedChoice):
+        only = choice.allowed_tools
+        choice, allowed = only.mode, [tool.function.name for tool in only.tools]
+    elif isinstance(choice, ChosenTool):
         choice = choice.function.name
-    names = [tool.function.name for tool in body.tools or ()]
     if not names and choice not in ("none", ANY_TOOL):
         raise ApiError(400, f"tool_choice is {choice!a:.80}, but `tools` is missing: list them", param="tool_choice")
-    if choice not in (*(choices := ("none", ANY_TOOL, "required")), *names):
-        text = f"tool_choice is {choice!a:.80}: it must be one of {', '.join([*choices, *names])}"
+    choices = ("none", ANY_TOOL, "required", *names)
+    if unknown := next((each for each in (choice, *allowed) if each not in choices), None):
+        text = f"tool_choice is {unknown!a:.80}: it must be one of {', '.join(choices)}"
         raise ApiError(400, text, param="tool_choice")
-    functions = [] if choice == "none" else [tool.function for tool in body.tools or ()]
+    given = [tool.function for tool in body.tools or ()]
+    functions = [] if choice == "none" else [each for each in given if each.name in allowed]
     tools = tuple(
         Tool(each.name, each.description or "", json.dumps(each.parameters or _NO_PARAMETERS), each.strict or False)
         for each in functions

@@ -6,9 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from specchat.app.server.formats import Choice, Delta, Format, usage
+from specchat.app.server.choice import CallDelta, Choice, Delta
+from specchat.app.server.formats import Format, usage
 from specchat.app.server.responses_body import ResponsesBody
-from specchat.engine import Admitted, Call
+from specchat.engine import Admitted
 
 _ECHOED = ("instructions", "max_output_tokens", "temperature", "top_p", "tools", "tool_choice", "reasoning", "text")
 """Fields of a request that are part of its answer."""
@@ -53,8 +54,8 @@ class ResponsesFormat(Format):
         for kind, text in (("reasoning", delta.thinking), ("message", delta.text)):
             if text.strip() or (text and self._open is not None and self._open["type"] == kind):
                 events += self._grown(kind, text)
-        for _, call in delta.calls:
-            events += [*self._closed(), *self._called(call)]
+        for part in delta.calls:
+            events += self._called(part)
         if delta.ending:
             status = _STATUS.get(delta.ending, "incomplete")
             events += self._closed(cut=status != "completed")
@@ -138,6 +139,8 @@ class ResponsesFormat(Format):
         """End the item that grows, if there is one."""
         if self._open is None:
             return []
+        if self._open["type"] == "function_call":  # it is not complete
+            return [self._written(), self._ended(cut=True)]
         kind, part, place = self._open["type"], self._open["content"][0], {**self._place(), "content_index": 0}
         more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}
         events = [self._event(f"response.{_TEXTS[kind]}.done", **place, text=part["text"], **more)]
@@ -145,15 +148,24 @@ class ResponsesFormat(Format):
             events.append(self._event("response.content_part.done", **place, part=part))
         return [*events, self._ended(cut=cut)]
 
-    def _called(self, call: Call) -> list[dict[str, Any]]:
-        """A call of a function."""
-        events = [self._begun("function_call", call_id=call.id, name=call.name, arguments="")]
+    def _called(self, part: CallDelta) -> list[dict[str, Any]]:
+        """A part of a call of a function."""
+        call, events = part.call, []
+        if part.begins:
+            events = [*self._closed(), self._begun("function_call", call_id=call.id, name=call.name, arguments="")]
+        if self._open is None or self._open["type"] != "function_call":  # text followed a part of it: it was none
+            return []
+        self._open["arguments"] += call.arguments
+        if call.arguments:
+            kind = "response.function_call_arguments.delta"
+            events.append(self._event(kind, **self._place(), delta=call.arguments))
+        return [*events, self._written(), self._ended()] if part.ends else events
+
+    def _written(self) -> dict[str, Any]:
+        """The event that a call has its arguments."""
         assert self._open is not None
-        self._open["arguments"] = call.arguments
-        kind, place = "response.function_call_arguments", self._place()
-        events.append(self._event(f"{kind}.delta", **place, delta=call.arguments))
-        events.append(self._event(f"{kind}.done", **place, name=call.name, arguments=call.arguments))
-        return [*events, self._ended()]
+        about = {key: self._open[key] for key in ("name", "arguments")}
+        return self._event("response.function_call_arguments.done", **self._place(), **about)
 
 
 def _part(kind: str, text: str) -> dict[str, Any]:

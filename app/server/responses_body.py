@@ -8,23 +8,27 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from specchat.app.server.protocol import (
-    MOST_TOOLS,
-    MOST_TOP_LOGPROBS,
-    ApiError,
-    Body,
+from specchat.app.server.chat_body import (
+    AllowedChoice,
+    AllowedTools,
     CallBody,
     CalledFunction,
     ChatBody,
     ChosenFunction,
     ChosenTool,
-    Count,
     FunctionBody,
     MessageBody,
+    ToolBody,
+)
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import (
+    MOST_TOOLS,
+    MOST_TOP_LOGPROBS,
+    Body,
+    Count,
     ResponseFormat,
     ServerModel,
     StrictModel,
-    ToolBody,
 )
 from specchat.app.server.requests import check_arguments
 
@@ -90,6 +94,14 @@ class ChosenFunctionTool(ChosenFunction):
     type: Literal["function"]
 
 
+class AllowedFunctionTools(ServerModel):
+    """The tools of the request that may be called now."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenFunctionTool], Field(min_length=1)]
+
+
 class ReasoningBody(ServerModel):
     """Settings of the thinking."""
 
@@ -128,6 +140,9 @@ def _moved(value: object) -> None:
         raise PydanticCustomError("moved", "/v1/responses does not have it: use text.format")
 
 
+Choice = Annotated[ChosenFunctionTool | AllowedFunctionTools, Field(discriminator="type")]
+
+
 class ResponsesBody(Body):
     """POST /v1/responses."""
 
@@ -135,7 +150,7 @@ class ResponsesBody(Body):
     instructions: str | None = None
     max_output_tokens: Count | None = None
     tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ChosenFunctionTool | None = None
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningBody | None = None
     text: TextBody | None = None
@@ -154,9 +169,7 @@ class ResponsesBody(Body):
             response_format=form and form.chat(),
             max_completion_tokens=self.max_output_tokens,
             tools=[ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
-            tool_choice=ChosenTool(type="function", function=choice)
-            if isinstance(choice, ChosenFunctionTool)
-            else choice,
+            tool_choice=_choice(choice),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning.effort if self.reasoning else None,
             thinking=self.thinking,
@@ -189,6 +202,16 @@ class ResponsesBody(Body):
                     text = _text(item.output)
                     messages.append(MessageBody(role="tool", content=text, tool_call_id=item.call_id))
         return messages
+
+
+def _choice(choice: Any) -> Any:
+    """`tool_choice` of /v1/chat/completions."""
+    if isinstance(choice, ChosenFunctionTool):
+        return ChosenTool(type="function", function=choice)
+    if isinstance(choice, AllowedFunctionTools):
+        allowed = AllowedTools(mode=choice.mode, tools=list(map(_choice, choice.tools)))
+        return AllowedChoice(type="allowed_tools", allowed_tools=allowed)
+    return choice
 
 
 def renamed(error: ApiError) -> ApiError:

@@ -20,7 +20,7 @@ from specchat.app.errors import UsageError
 from specchat.app.sanitize import escape_controls
 from specchat.app.server.answer import HALF_CLOSED
 from specchat.app.server.application import Limits, Service, make_application
-from specchat.app.server.protocol import ApiError
+from specchat.app.server.errors import ApiError
 from specchat.app.settings.settings import Settings
 from specchat.engine import Engine
 

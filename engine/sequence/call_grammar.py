@@ -13,7 +13,8 @@ from specchat.engine.constraint import Constraint, ConstraintKind
 from specchat.engine.errors import check
 from specchat.engine.message import Tool
 from specchat.engine.request import ANY_TOOL, SOME_TOOL, Request
-from specchat.engine.sequence.call_parser import find_call_format
+from specchat.engine.sequence.call_formats import find_call_format
+from specchat.engine.sequence.call_syntax import is_text, schemas_of
 from specchat.engine.sequence.json_schema import simplified
 from specchat.engine.sequence.template_traits import SAMPLE_ARGUMENTS, SAMPLE_CALL, traits_of
 
@@ -64,8 +65,8 @@ class _Written:
         head, before_text, between, before_other, end = found.groups()
         before_key = _common(head[::-1], between[::-1])[::-1]
         rest = between.removesuffix(before_key)
-        if quote := before_text.removeprefix(before_other):
-            closing, after_other = quote, ""
+        if before_text.startswith(before_other) and before_text != before_other:
+            closing, after_other = before_text.removeprefix(before_other), ""
         else:
             closing = after_other = _common(rest, end)
         return cls(
@@ -102,7 +103,7 @@ class _Grammar:
             arguments = [self._text(self._after[:start]), _value(schema), self._text(self._after[end:])]
         else:
             assert self._written is not None
-            arguments = [self._text(self._written.begin), self._arguments(schema), self._text(self._written.end)]
+            arguments = [self._text(self._written.begin), self._arguments(tool, schema), self._text(self._written.end)]
         return " ".join([self._text(self._before + tool.name), *arguments])
 
     def _text(self, text: str) -> str:
@@ -110,10 +111,10 @@ class _Grammar:
         parts = [self._literal(part) if part else "" for part in text.split(SAMPLE_CALL.id)]
         return " /[A-Za-z0-9]{9}/ ".join(parts)
 
-    def _arguments(self, schema: Mapping[str, Any]) -> str:
+    def _arguments(self, tool: Tool, schema: Mapping[str, Any]) -> str:
         """Required arguments, then others."""
         assert self._written is not None
-        properties, required = schema.get("properties") or {}, schema.get("required") or []
+        properties, required = schemas_of(tool), schema.get("required") or []
         shared = {name: schema[name] for name in ("$defs", "definitions") if name in schema}
         made, separator = "", self._text(self._written.separator)
         for key in sorted(properties, key=lambda key: key not in required):  # stable
@@ -124,27 +125,28 @@ class _Grammar:
 
     def _argument(self, key: str, schema: Any, shared: Mapping[str, Any]) -> str:
         assert self._written is not None
-        is_text = isinstance(schema, dict) and schema.get("type") == "string"
-        before, after = self._written.text if is_text else self._written.other
+        as_text = is_text(schema)
+        before, after = self._written.text if as_text else self._written.other
         begun = self._text(self._written.before_key + key + before)
-        if not is_text:
+        if not as_text:
             value = _value({**schema, **shared} if isinstance(schema, dict) else {})
             return f"{begun} {value} {self._text(after)}"
         if choices := [each for each in schema.get("enum", ()) if isinstance(each, str)]:
             return f"{begun} ({' | '.join(map(json.dumps, choices))}) {self._text(after)}"
-        return f"{begun} {self._free_text(after)}"
+        most = next((each["maxLength"] for each in (schema, *schema.get("anyOf", ())) if "maxLength" in each), None)
+        return f"{begun} {self._free_text(after, most if isinstance(most, int) else None)}"
 
-    def _free_text(self, after: str) -> str:
-        """A text up to and with what follows it."""
-        end = self._text(after)
+    def _free_text(self, after: str, most: int | None) -> str:
+        """A text up to and with what follows it, of at most this number of characters."""
+        end, count, name = self._text(after), "*" if most is None else f"{{0,{most}}}", f"text{most or ''}"
         if end.startswith("<["):
-            return f"/(?s:.*)/ {end}"
+            return f"/(?s:.{count})/ {end}"
         escaped = re.escape(after).replace("/", "\\/").replace("\\\n", "\\n")
-        of_python = f"text: /[^{escaped}\\\\\\n]*{escaped}/"
-        rule = of_python if after in ("'", '"') else f"text[lazy]: /(?s:.*){escaped}/"
+        of_python = f"{name}: /[^{escaped}\\\\\\n]{count}{escaped}/"
+        rule = of_python if after in ("'", '"') else f"{name}[lazy]: /(?s:.{count}){escaped}/"
         if rule not in self.rules:
             self.rules.append(rule)
-        return "text"
+        return name
 
 
 def _value(schema: Mapping[str, Any]) -> str:

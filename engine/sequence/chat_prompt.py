@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.message import Message, MessagePart, PartKind
 from specchat.engine.request import Request
-from specchat.engine.sequence.call_parser import find_call_format
+from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.template import default_template, render
 from specchat.engine.sequence.template_traits import (
     as_parts,

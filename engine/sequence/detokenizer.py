@@ -60,12 +60,13 @@ class Detokenizer:
         """Whether the text returned last is part of the model's thinking."""
         return self._parser is not None and self._parser.thinking
 
-    def take_calls(self) -> tuple[Call, ...]:
-        """Calls of tools that were completed since this was called last."""
-        if self._parser is None or not self._parser.calls:
-            return ()
-        taken = tuple(self._parser.calls)
+    def take_calls(self) -> tuple[tuple[Call, ...], tuple[Call, ...]]:
+        """Calls of tools that were completed, and parts that were written, since this was called last."""
+        if self._parser is None:
+            return (), ()
+        taken = tuple(self._parser.calls), tuple(self._parser.parts)
         self._parser.calls.clear()
+        self._parser.parts.clear()
         return taken
 
     def begin(self, tokens: Sequence[int]) -> list[tuple[str, bool]]:

@@ -122,14 +122,14 @@ def _texts(schema: Any, part: Any) -> set[str]:
 
 def _resolved(schema: Any, part: Any) -> dict[str, Any]:
     """A part of a schema, or what it refers to; an empty one if that is no object."""
-    found = _target(schema, part["$ref"]) if isinstance(part, dict) and isinstance(part.get("$ref"), str) else part
+    found = target(schema, part["$ref"]) if isinstance(part, dict) and isinstance(part.get("$ref"), str) else part
     return found if isinstance(found, dict) else {}
 
 
 def is_finite(schema: Mapping[str, Any]) -> bool:
     """Whether a finite value may satisfy a valid schema, whose references need not end: their least fixed point."""
     left, finite = set(_references(schema)), set[str]()
-    while found := {each for each in left if _ends(_target(schema, each), finite)}:
+    while found := {each for each in left if _ends(target(schema, each), finite)}:
         left, finite = left - found, finite | found
     return _ends(schema, finite)
 
@@ -144,7 +144,7 @@ def _references(part: Any) -> Iterator[str]:
         yield from _references(each)
 
 
-def _target(schema: Any, reference: str) -> Any:
+def target(schema: Any, reference: str) -> Any:
     """The part of a schema that a JSON pointer names; an empty schema for other references."""
     if reference == "#":
         return schema

@@ -60,7 +60,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
         ("<|think|>", "<|content|>"),
         {
             "<|begin|>": _HEADER, "<|think|>": _THINKING, "<|content|>": _ANSWER, "<|tool_calls|>": _CALL,
-            "<|end|>": _ANSWER,
+            "<|calls|>": _ANSWER, "<|end|>": _ANSWER,
         },
         lead=("<|think|>", '<|end|> <|begin|> "assistant"', "<|content|>"),
     ),

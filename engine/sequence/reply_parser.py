@@ -116,6 +116,8 @@ class ReplyParser(ABC):
         """Whether a part has begun that has no text yet."""
         self.calls: list[Call] = []
         """Calls of tools that are complete and were not taken yet."""
+        self.parts: list[Call] = []
+        """Parts of calls that were written and not taken yet: `arguments` is the text that each adds."""
         self._text = ""
         """Text that is not decided."""
 

@@ -19,7 +19,7 @@ MOST_S = 5.0
 
 @lru_cache(maxsize=1)
 def environment() -> Any:
-    """Jinja environment for chat templates, as in transformers' `chat_template_utils`."""
+    """Jinja environment for chat templates, as in transformers' `chat_template_utils`; lists may grow and shrink."""
     import jinja2
     from jinja2.ext import Extension, loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -43,7 +43,12 @@ def environment() -> Any:
         layout = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
         return json.dumps(value, ensure_ascii=ensure_ascii, **layout)
 
-    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag])
+    class Environment(ImmutableSandboxedEnvironment):
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            # templates of Kimi K2 collect ids in a list of their own
+            return (attr in ("append", "pop") and isinstance(obj, list)) or super().is_safe_attribute(obj, attr, value)
+
+    made = Environment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag])
     made.filters["tojson"] = as_json
     made.globals["raise_exception"] = refuse
     made.globals["strftime_now"] = lambda layout: datetime.now().strftime(layout)

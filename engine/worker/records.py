@@ -27,6 +27,17 @@ class Times(NamedTuple):
     context: int
 
 
+class Decoded(NamedTuple):
+    """What a token adds to a reply."""
+
+    text: str
+    thinking: bool
+    calls: tuple[Call, ...]
+    """Calls of tools that it completes."""
+    parts: tuple[Call, ...]
+    """Parts of calls that it writes."""
+
+
 @dataclass(slots=True)
 class Commit:
     """Tokens that a round has added to a row. The next round may run before `emit` makes the record of it."""
@@ -43,9 +54,8 @@ class Commit:
     """Tokens before the round."""
     added: list[int] = field(default_factory=list)
     """The tokens added: up to the first that ends the reply."""
-    pieces: list[tuple[str, bool, tuple[Call, ...]]] = field(default_factory=list)
-    """Their texts, whether they are thinking, and the calls of tools that they complete, if the row has stop strings:
-    else `emit` decodes them."""
+    pieces: list[Decoded] = field(default_factory=list)
+    """What they add to the reply, if the row has stop strings: else `emit` decodes them."""
     reason: FinishReason | None = None
     """Why the reply ends here; None if it continues."""
 
@@ -76,10 +86,10 @@ class Commit:
         row.cached = min(row.cached, len(row.tokens))
         return made
 
-    def decode(self, token: int) -> tuple[str, bool, tuple[Call, ...]]:
-        """Text of the next token of the reply, whether it is thinking, and the calls that it completes."""
+    def decode(self, token: int) -> Decoded:
+        """What the next token adds to the reply."""
         text = "" if token in self.eos else self.row.text.add(token)
-        return text, self.row.text.thinking, self.row.text.take_calls()
+        return Decoded(text, self.row.text.thinking, *self.row.text.take_calls())
 
     def emit(self, times: Times) -> None:
         """Build and emit the record. If that fails the row has failed: no more of its records are emitted."""
@@ -94,7 +104,7 @@ class Commit:
         """The immutable record; tokens after the end of the reply are dropped."""
         row, outcome, tests, added = self.row, self.outcome, self.outcome.tests, self.added
         decoded = self.pieces or [self.decode(token) for token in added]
-        pieces, thinking, calls = zip(*decoded, strict=True)
+        pieces, thinking, calls, parts = zip(*decoded, strict=True)
         cut = len(added) <= outcome.accepted
         accepted = len(added) if cut else outcome.accepted
         drafted = tests.drafted[:accepted] if cut else tests.drafted
@@ -130,6 +140,7 @@ class Commit:
             offered=outcome.offered,
             thinking=thinking if any(thinking) else (),
             calls=tuple(chain.from_iterable(calls)),
+            call_parts=tuple(chain.from_iterable(parts)),
             proposers=tuple(source.proposer(tests.drafted) for source in self.sources if tests.drafted),
             **times._asdict(),
         )

@@ -13,7 +13,7 @@ from specchat.engine.decoding.planner import Planner
 from specchat.engine.events import Admitted, Finished, FinishReason, Given
 from specchat.engine.request import AUTO, STOP, Request
 from specchat.engine.sampling.rng import fresh_seed
-from specchat.engine.sequence.call_parser import find_call_format
+from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import (
     FittedPrompt,
@@ -244,7 +244,7 @@ class OpenRequests:
                 message,
                 self.clock(),
                 bool(tail) and row.text.thinking,
-                row.text.take_calls(),
+                row.text.take_calls()[0],
             )
         )
 

@@ -30,7 +30,7 @@ from specchat.engine.kernels.library import KernelError
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
-from specchat.engine.sequence.call_parser import find_call_format
+from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState

@@ -41,7 +41,7 @@ def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
     values = {"record": type(record).__name__.lower(), **asdict(record)}
     messages = values.get("messages", ())
     for fields in (values, *(part for message in messages for part in message["parts"])):
-        for name in ("proposers", "thinking", "calls", "name", "call_id"):
+        for name in ("proposers", "thinking", "calls", "call_parts", "name", "call_id"):
             if fields.get(name) in ("", ()):
                 del fields[name]
     assert to_json(record) == json.dumps(values, ensure_ascii=False)

@@ -10,24 +10,17 @@ from tokenizers import AddedToken
 
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Call
-from specchat.app.server.formats import ChatFormat, Choice, CompletionFormat
-from specchat.app.server.protocol import ApiError, ChatBody, CompletionBody, parse
+from specchat.app.server.chat_body import ChatBody
+from specchat.app.server.choice import Choice
+from specchat.app.server.errors import ApiError
+from specchat.app.server.formats import ChatFormat, CompletionFormat
+from specchat.app.server.protocol import CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Admitted, Engine, Fate, Finished, FinishReason, Request, Round, Sampling
+from specchat.engine import Admitted, Engine, Finished, FinishReason, Request, Round, Sampling
+from tests.app.server.replies import request_of, round_of
 from tests.engine.tiny import ids_of, reciting_model, tiny_engine, tiny_tokenizer
 from tests.engine.tiny_t5 import tiny_t5, tiny_t5_tokenizer
-
-
-class ReadingEngine:
-    """Reads every prompt as one token, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Request] = []
-
-    def prompt_ids(self, request: Request) -> list[int]:
-        self.asked.append(request)
-        return [1]
 
 
 def chat(**more: object) -> ChatBody:
@@ -40,15 +33,13 @@ def chat(**more: object) -> ChatBody:
     [("auto", {}, None), ("off", {}, False), ("off", {"thinking": True}, True), ("auto", {"thinking": False}, False)],
 )
 def test_thinking_is_set_by_body_or_settings(setting: str, body: dict[str, object], expected: bool | None) -> None:
-    engine: Any = ReadingEngine()
-    requests_of(chat(**body), "c", Defaults(engine, Settings(thinking=setting), 100))
-    assert [request.thinking for request in engine.asked] == [expected]
+    _, reading = request_of(chat(**body), Settings(thinking=setting))
+    assert reading.thinking == expected
 
 
 def test_a_value_that_the_body_lacks_is_that_of_the_defaults() -> None:
-    engine: Any = ReadingEngine()
     settings = Settings(top_k=5).with_model(Sampling(0.6, 20, 0.9))
-    (request,) = requests_of(chat(top_p=0.5), "c", Defaults(engine, settings, 100))
+    request, _ = request_of(chat(top_p=0.5), settings)
     assert request.sampling == Sampling(0.6, 5, 0.5)
 
 
@@ -74,7 +65,7 @@ class OneCall:
 
     def begin(self, requests: Sequence[Request]) -> Call:
         self.call = Call(requests)
-        self.deliver(Admitted("r", 1, 0, 0.0, 0.0), said("first"))
+        self.deliver(Admitted("r", 1, 0, 0.0, 0.0), round_of("first"))
         return self.call
 
     def deliver(self, *events: Admitted | Round | Finished) -> None:
@@ -86,10 +77,6 @@ class OneCall:
 
     def end(self, call: Call) -> None:
         """Nothing is open."""
-
-
-def said(text: str, name: str = "r", number: int = 0) -> Round:
-    return Round(name, number, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1)
 
 
 def streamed(*rest: Admitted | Round | Finished, choices: str = "r") -> list[Any]:
@@ -120,7 +107,7 @@ def streamed(*rest: Admitted | Round | Finished, choices: str = "r") -> list[Any
 
 
 def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
-    rounds = [said(text, choice) for text in (" second", " third") for choice in "rs"]
+    rounds = [round_of(text, choice) for text in (" second", " third") for choice in "rs"]
     endings = [Finished(choice, FinishReason.EOS, "", "", 0.0) for choice in "rs"]
     one, one_ends, other, other_ends, done = streamed(*rounds, *endings, choices="rs")
     assert ['"index":0,"text":" second third"' in one, '"index":1,"text":" second third"' in other] == [True, True]
@@ -129,7 +116,8 @@ def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
 
 def test_the_text_of_every_choice_is_sent_before_an_error() -> None:
     failure = Finished("s", FinishReason.ERROR, "", "out of memory", 0.0)
-    one, other, error = streamed(said(" second"), said(" other", "s"), said(" third"), failure, choices="rs")
+    rounds = round_of(" second"), round_of(" other", "s"), round_of(" third")
+    one, other, error = streamed(*rounds, failure, choices="rs")
     assert ['"text":" second third"' in one, '"text":" other"' in other, "out of memory" in error] == [True] * 3
 
 

@@ -10,13 +10,15 @@ from openai.lib.streaming.responses._responses import ResponseStreamState
 from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from specchat.app.server.choice import Choice
 from specchat.app.server.constraints import constraint_of
-from specchat.app.server.formats import Choice
-from specchat.app.server.protocol import ApiError, parse
+from specchat.app.server.errors import ApiError
+from specchat.app.server.protocol import parse
 from specchat.app.server.requests import conversation
 from specchat.app.server.responses import ResponsesFormat
 from specchat.app.server.responses_body import ResponsesBody, renamed
-from specchat.engine import Admitted, Call, Fate, Finished, FinishReason, PartKind, Round
+from specchat.engine import Admitted, Call, Finished, FinishReason, PartKind
+from tests.app.server.replies import round_of
 from tests.app.server.served import Served
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
@@ -60,7 +62,7 @@ def test_items_of_a_reply_are_one_message() -> None:
         ([], {}, "input"),
         ([{"type": "item_reference", "id": "x"}], {}, "input.0.type"),
         ("hi", {"previous_response_id": "resp_1"}, "previous_response_id"),
-        ("hi", {"tools": [{"type": "web_search"}]}, "tools.0.name"),
+        ("hi", {"tools": [{"type": "web_search"}]}, "tools.0.type"),
         ("hi", {"n": 2}, "n"),
         ("hi", {"response_format": {"type": "json_object"}}, "response_format"),
         ("hi", {"text": {"format": {"type": "json_schema", "schema": {}}}}, "text.format"),
@@ -102,13 +104,11 @@ def events(*said: tuple[str, str] | Call, reason: FinishReason = FinishReason.EO
     """The events of a reply of thinking, texts and calls."""
     made: list[Any] = [Admitted("r", 4, 1, 0.0, 0.0)]
     for number, each in enumerate(said):
-        kind, text = ("call", "") if isinstance(each, Call) else each
-        made.append(
-            Round(
-                "r", number, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1,
-                thinking=(True,) if kind == "thinking" else (), calls=(each,) if isinstance(each, Call) else (),
-            )
-        )  # fmt: skip
+        if isinstance(each, Call):
+            begun = each._replace(arguments=each.arguments[:4])
+            made += [round_of(number=number, parts=(begun,)), round_of(number=number, calls=(each,))]
+        else:
+            made.append(round_of(each[1], number=number, thinking=each[0] == "thinking"))
     return [*made, Finished("r", reason, "", "", 0.0)]
 
 
@@ -139,7 +139,11 @@ def test_a_reply_is_items_and_the_stream_adds_up_to_it() -> None:
     assert [item.type for item in whole.output] == ["reasoning", "message", "function_call", "function_call"]
     assert whole.output[0].content[0].text == "Hm."
     assert whole.output_text == "I look.\n"
-    assert (whole.status, whole.usage.input_tokens, whole.usage.output_tokens) == ("completed", 4, len(said) + 2)
+    assert (whole.status, whole.usage.input_tokens, whole.usage.output_tokens) == (
+        "completed",
+        4,
+        len(said) + 4,
+    )  # calls take two rounds
     assert read[-1].response == whole
     assert [event.sequence_number for event in read] == list(range(len(read)))
     state = ResponseStreamState(input_tools=[], text_format=openai.omit)  # raises if events contradict each other
@@ -153,6 +157,23 @@ def test_a_reply_that_is_cut_is_incomplete() -> None:
     assert (whole.status, whole.incomplete_details.reason) == ("incomplete", "max_output_tokens")
     assert whole.output[0].status == "incomplete"
     assert read[-1].type == "response.incomplete"
+
+
+def test_a_call_that_is_cut_is_incomplete() -> None:
+    call = Call("c1", "weather", '{"city": "Pa')
+    read, whole = written(
+        [Admitted("r", 4, 1, 0.0, 0.0), round_of(parts=(call,)), Finished("r", FinishReason.LENGTH, "x", "", 0.0)]
+    )
+    (item,) = whole.output
+    assert (whole.status, item.status, item.arguments) == ("incomplete", "incomplete", call.arguments)
+    assert read[-1].type == "response.incomplete"
+
+
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_allowed_tools_are_those_of_the_chat(mode: str) -> None:
+    chosen = {"type": "allowed_tools", "mode": mode, "tools": [{"type": "function", "name": "weather"}]}
+    allowed = body("hi", tools=[WEATHER], tool_choice=chosen).chat().tool_choice.allowed_tools
+    assert (allowed.mode, [tool.function.name for tool in allowed.tools]) == (mode, ["weather"])
 
 
 def test_the_server_answers_the_package(served: Served) -> None:

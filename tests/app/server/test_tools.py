@@ -7,11 +7,15 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specchat.app.server.formats import ChatFormat, Choice
-from specchat.app.server.protocol import ApiError, ChatBody, parse
+from specchat.app.server.chat_body import ChatBody
+from specchat.app.server.choice import Choice
+from specchat.app.server.errors import ApiError
+from specchat.app.server.formats import ChatFormat
+from specchat.app.server.protocol import parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Admitted, Call, Fate, Finished, FinishReason, PartKind, Request, Round
+from specchat.engine import Admitted, Call, Finished, FinishReason, PartKind, Request
+from tests.app.server.replies import ReadingEngine, request_of, round_of
 from tests.engine.tiny import reciting_model, tiny_engine, tiny_tokenizer
 
 CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells the time."}}
@@ -42,27 +46,9 @@ def called(arguments: str) -> dict[str, Any]:
     return {"role": "assistant", "tool_calls": [{"id": "x", "function": {"name": "clock", "arguments": arguments}}]}
 
 
-class ReadingEngine:
-    """Reads every prompt as one token, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[Request] = []
-
-    def prompt_ids(self, request: Request) -> list[int]:
-        self.asked.append(request)
-        return [1]
-
-
 def body(**more: object) -> ChatBody:
     """A chat with a call of a tool."""
     return parse(ChatBody, json.dumps({"messages": TURNS, "tools": [CLOCK, WEATHER], **more}).encode())
-
-
-def request_of(made: ChatBody) -> tuple[Request, Request]:
-    """The request of a body, and the one that reads its prompt."""
-    engine: Any = ReadingEngine()
-    (request,) = requests_of(made, "c", Defaults(engine, Settings(), 100))
-    return request, engine.asked[0]
 
 
 def test_tools_calls_and_results_reach_the_engine() -> None:
@@ -98,6 +84,16 @@ def test_tools_that_may_not_be_called_are_left_out() -> None:
         ),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "'required', but `tools` is missing"),
         ({"tools": None, "tool_choice": CHOSEN}, "tool_choice", "'clock', but `tools` is missing"),
+        (
+            {
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "dance"}}]},
+                }
+            },
+            "tool_choice",
+            "'dance': it must be one of",
+        ),
         ({"tools": [BROKEN]}, "tools", "the parameters of the tool f: the JSON schema cannot be used"),
         ({"messages": [TURNS[0], called("not json")]}, ARGUMENTS, "not the text of a JSON object"),
         ({"messages": [TURNS[0], called("[1]")]}, ARGUMENTS, "not the text of a JSON object"),
@@ -127,11 +123,7 @@ def events(*said: str | Call, reason: FinishReason = FinishReason.EOS) -> Iterat
     """The events of a reply of these texts and calls."""
     yield Admitted("r", 1, 0, 0.0, 0.0)
     for number, each in enumerate(said):
-        text, calls = ("", (each,)) if isinstance(each, Call) else (each, ())
-        yield Round(
-            "r", number, 3, "none", 0, (), (), (), (), (), 0, 5, Fate.PLAIN, (), text, 0.0, 0.0, 0.0, 0.0, 1,
-            calls=calls,
-        )  # fmt: skip
+        yield round_of(number=number, calls=(each,)) if isinstance(each, Call) else round_of(each, number=number)
     yield Finished("r", reason, "", "", 0.0)
 
 
@@ -152,6 +144,53 @@ def test_calls_are_streamed_and_whole() -> None:
     assert whole["message"]["tool_calls"][0] == CALL
     assert whole["message"]["content"] == "I look."
     assert whole["finish_reason"] == sent[-1]["finish_reason"] == "tool_calls"
+
+
+def test_arguments_are_streamed_as_they_are_written() -> None:
+    whole = Call("abcdefgh1", "weather", '{"city": "Paris"}')
+    pieces = ['{"ci', 'ty": ', '"Par']
+    rounds = [round_of(parts=(whole._replace(arguments=piece),)) for piece in ["", *pieces]]
+    other = Call("abcdefgh2", "clock", "{}")
+    last = round_of(calls=(whole, other), parts=(whole._replace(arguments="is"), other._replace(arguments="")))
+    sent, made = answered([*list(events("I look."))[:-1], *rounds, last, Finished("r", FinishReason.EOS, "", "", 0.0)])
+    deltas = [call for chunk in sent for call in chunk["delta"].get("tool_calls", ())]
+    first, *more = [each for each in deltas if each["index"] == 0]
+    assert first == {"index": 0, **CALL, "function": {"name": "weather", "arguments": ""}}
+    assert more == [{"index": 0, "function": {"arguments": piece}} for piece in (*pieces, 'is"}')]
+    assert deltas[-1]["function"] == {"name": "clock", "arguments": "{}"}
+    assert [call["function"]["arguments"] for call in made["message"]["tool_calls"]] == [whole.arguments, "{}"]
+    assert made["message"]["content"] == "I look."
+
+
+def test_a_call_that_is_cut_has_the_arguments_so_far() -> None:
+    begun = Call("abcdefgh1", "weather", '{"city": "Pa')
+    sent, whole = answered([
+        Admitted("r", 1, 0, 0.0, 0.0), round_of(parts=(begun,)),
+        Finished("r", FinishReason.LENGTH, '<tool_call>{"name": "weather", "arguments": {"city": "Pa', "", 0.0),
+    ])  # fmt: skip
+    assert "".join(chunk["delta"].get("content", "") for chunk in sent) == ""
+    assert whole["message"]["content"] is None
+    assert whole["message"]["tool_calls"][0]["function"]["arguments"] == begun.arguments
+    assert whole["finish_reason"] == sent[-1]["finish_reason"] == "length"
+
+
+def test_what_begins_as_a_call_and_is_none_is_text() -> None:
+    begun = Call("abcdefgh1", "weather", '{"a": x')
+    text = f'<tool_call>{{"name": "weather", "arguments": {begun.arguments}</tool_call>'
+    _, whole = answered([
+        Admitted("r", 1, 0, 0.0, 0.0), round_of(parts=(begun,)), round_of(text),
+        Finished("r", FinishReason.EOS, "!", "", 0.0),
+    ])  # fmt: skip
+    assert whole["message"]["content"] == text + "!"
+    assert "tool_calls" not in whole["message"]
+    assert whole["finish_reason"] == "stop"
+
+
+def test_allowed_tools_are_the_ones_that_may_be_called() -> None:
+    allowed = {"mode": "required", "tools": [CHOSEN]}
+    request, reading = request_of(body(tool_choice={"type": "allowed_tools", "allowed_tools": allowed}))
+    assert [tool.name for tool in request.tools] == [tool.name for tool in reading.tools] == ["clock"]
+    assert request.tool_choice == "required"
 
 
 def test_a_reply_of_calls_alone_has_no_content_and_one_that_is_cut_says_so() -> None:
