@@ -183,6 +183,10 @@ BAD = {
     "deeper than llguidance reads": (Constraint(SCHEMA, '{"items":' * 150 + "{}" + "}" * 150), "recursion limit"),
     "no number": (Constraint(SCHEMA, '{"const": NaN}'), "is not JSON (NaN is no number of JSON): correct it"),
     "too large a number": (Constraint(SCHEMA, '{"maximum": 1e400}'), "is not JSON (1e400 is no number of JSON)"),
+    "names that have to differ": (
+        Constraint(SCHEMA, '{"type": "object", "required": ["a"], "minProperties": 3}'),
+        "has minProperties above the number of required ones: list more names under required",
+    ),
     "old draft": (
         Constraint(SCHEMA, '{"$schema": "http://json-schema.org/draft-03/schema#", "disallow": "string"}'),
         "is of draft 3 or older: write it in draft 4 or a later one",
