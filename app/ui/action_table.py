@@ -199,6 +199,8 @@ _DETAILS = tuple(
             footer=6),
         Action("compare-drafts", "comparison.drafts", "which tokens drafter A proposes and B does not", place=CHAT,
             keys="c", label="compare", footer=7, title="Compare drafts", slash="drafts A B"),
+        Action("tree", "views.tree", "the JSON of a reply as a tree of values", keys="v", title="Reply as a tree",
+            slash="tree"),
         Action("theory", "views.theory", "what the paper predicts for this reply, as plots", keys="h", footer=8,
             title="Theory", slash="theory"),
         Action("figures", "views.definitions", "what each figure means; a click on the panel does too", keys="d",

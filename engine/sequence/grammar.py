@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 _JSON = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON on one line, as `json.dumps` writes it: with other white space less text would be certain, and a model could
 write white space without end, as vLLM allows by default. A schema may set its own `x-guidance`."""
+_GBNF, _NO_START = "::=", "it has no rule `start` (in GBNF `root ::= …`), with which a text begins: add one"
 _LONGEST_REASON = 200
 """Characters of a reason from llguidance."""
 _PLAIN = {
-    r"Resource '(?:json-schema:///)?([^']{1,120}).*":
+    r"(?:.*: )?Resource '(?:json-schema:///)?([^']{1,120}).*":
         r"refers to \1, which is never fetched: put the definition under $defs",
     r"Unimplemented keys: \[(.*)\]": r"uses \1, which is not supported: remove it",
     "oneOf constraints are not supported.*": "has a oneOf whose options overlap: use anyOf",
@@ -84,17 +85,21 @@ def matcher_of(constraint: Constraint, lead: str, tokenizer: LLTokenizer) -> LLM
     from llguidance import LLMatcher, LLParserLimits, regex_to_lark
     from llguidance.gbnf_to_lark import any_to_lark
 
-    if constraint.kind is ConstraintKind.SCHEMA:
-        made = LLMatcher.grammar_from_json_schema(simplified(read_schema(constraint.text)), _JSON)  # type: ignore[arg-type]
-    elif constraint.kind is ConstraintKind.REGEX:
-        made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
-    elif constraint.kind is ConstraintKind.CALL:
-        made = LLMatcher.grammar_from_lark(constraint.text)
-    else:
-        try:
+    try:
+        if constraint.kind is ConstraintKind.SCHEMA:
+            text = json.dumps(simplified(read_schema(constraint.text)))  # of a dict, it takes no long integers
+            made = LLMatcher.grammar_from_json_schema(text, _JSON)  # type: ignore[arg-type]
+        elif constraint.kind is ConstraintKind.REGEX:
+            made = LLMatcher.grammar_from_lark(f"start: /{regex_to_lark(constraint.text, 'dw')}/")
+        elif constraint.kind is ConstraintKind.CALL:
+            made = LLMatcher.grammar_from_lark(constraint.text)
+        else:
             made = LLMatcher.grammar_from_lark(any_to_lark(constraint.text))
-        except Exception as error:  # the converter of GBNF raises plain ones
-            raise EngineError(_sentence(constraint, str(error)), FIELD) from None
+    except EngineError:
+        raise
+    except Exception as error:  # of the converters, which take Lark without a rule start for GBNF
+        lark = constraint.kind is ConstraintKind.GRAMMAR and _GBNF not in constraint.text
+        raise EngineError(_sentence(constraint, _NO_START if lark else str(error)), FIELD) from None
     if lead:
         is_schema = constraint.kind is ConstraintKind.SCHEMA  # otherwise it is Lark
         body = {**(json.loads(made)["grammars"][0] if is_schema else {"lark_grammar": made}), "name": "answer"}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import combinations
+from math import isfinite
 from typing import Any
 
 from specchat.engine.constraint import FIELD
@@ -30,7 +31,7 @@ def read_schema(text: str) -> dict[str, Any]:
         EngineError: it is not a JSON object, or of a draft before 4.
     """
     try:
-        schema = json.loads(text)
+        schema = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (ValueError, RecursionError) as error:
         raise EngineError(f"the JSON schema is not JSON ({first_line(error)}): correct it", FIELD) from None
     check(isinstance(schema, dict), 'the JSON schema is no object: write one such as {"type": "object"}', FIELD)
@@ -39,13 +40,20 @@ def read_schema(text: str) -> dict[str, Any]:
     return dict(schema)
 
 
+def _finite(text: str) -> float:
+    number = float(text)
+    if not isfinite(number):
+        raise ValueError(f"{text} is no number of JSON")
+    return number
+
+
 def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
     """The same schema without remarks, and with anyOf for each oneOf whose options exclude each other.
 
     llguidance does not follow references to see that they do, which are the form of tagged unions.
 
     Raises:
-        EngineError: it is nested too deeply.
+        EngineError: it is nested too deeply, or asks for several properties of any names.
     """
 
     def of(part: Any, *, names: bool = False) -> Any:
@@ -55,6 +63,7 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
             return part
         if names:
             return {name: of(each) for name, each in part.items()}
+        _check_names(part)
         made = {key: value if key in _DATA else of(value, names=key in _NAMES) for key, value in part.items()}
         made = {key: value for key, value in made.items() if not _is_remark(key, value)}
         if "oneOf" in part and "anyOf" not in part and _exclusive(schema, part["oneOf"]):
@@ -65,6 +74,13 @@ def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
         return dict(of(schema))
     except RecursionError:
         raise EngineError("the JSON schema is nested too deeply: put parts of it under $defs", FIELD) from None
+
+
+def _check_names(part: Mapping[str, Any]) -> None:
+    """Check that no names have to differ from each other, which llguidance does not see to."""
+    least, required = part.get("minProperties", 0), part.get("required", [])
+    told = "the JSON schema has minProperties above the number of required ones: list more names under required"
+    check(not (isinstance(least, int) and isinstance(required, list) and least > len(required) + 1), told, FIELD)
 
 
 def _is_remark(key: str, value: Any) -> bool:

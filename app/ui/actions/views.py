@@ -31,6 +31,7 @@ from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.dialogs import LETTERS, JumpScreen, ThemeScreen
 from specchat.app.ui.screens.help import DefinitionsScreen, KeysScreen, chat_help
+from specchat.app.ui.screens.json_tree import JsonScreen, read_json
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.themes import check_theme
@@ -83,6 +84,16 @@ class Views(ActionGroup):
     def definitions(self) -> None:
         """The meaning of each figure."""
         self._scope.app.push_screen(DefinitionsScreen())
+
+    def tree(self) -> None:
+        """The JSON of this reply as a tree."""
+        reply = self._scope.screen.reply
+        if not (reply.running and reply.constraint):
+            try:
+                read_json(reply)
+            except ValueError:
+                raise UnavailableError("this reply is no complete JSON: /schema FILE asks for it") from None
+        self._scope.app.push_screen(JsonScreen(reply))
 
     def theory(self) -> None:
         """What the paper predicts for this reply, as plots."""

@@ -20,8 +20,10 @@ from specchat.app.ui import slash
 from specchat.app.ui.rendering.figures import context_bar
 from specchat.engine import Loading
 
-SYSTEM_LENGTH = 30
-"""Characters of the system prompt that are shown."""
+TITLE_LENGTH = 60
+"""Characters of the title that are shown."""
+PART_LENGTH = 20
+"""Characters of the title, the schema and the system prompt each, where several of them are shown."""
 ENGINE_STOPPED = "the engine has stopped"
 STOPPING = "stopping…"
 
@@ -61,15 +63,15 @@ class PromptFrame(Vertical):
         if self.editing:
             return Content(self.editing), Content("enter sends · esc cancels")
         title = escape_controls(conversation.title)
-        named = title[:60] if title.strip() else "new chat"
-        system = " ".join(escape_controls(conversation.system or "").split())
-        short = system if len(system) <= SYSTEM_LENGTH else system[: SYSTEM_LENGTH - 1] + "…"
+        named = title if title.strip() else "new chat"
+        system = " ".join((conversation.system or "").split())
         parts = [Content(state)] if (state := self._engine_state(conversation)) else []
         if self.usage is not None:
             parts.append(context_bar(self.usage, self.when_full))
         servers = conversation.client.by_server if conversation.client is not None else ()
-        set_up = {"system": short, "schema": conversation.constraint_name, "tools": ", ".join(servers)}
-        said = " · ".join([named, *(f"{name}: {escape_controls(value)}" for name, value in set_up.items() if value)])
+        set_up = {"schema": conversation.constraint_name, "tools": ", ".join(servers), "system": system}
+        others = [f"{name}: {_cut(escape_controls(value), PART_LENGTH)}" for name, value in set_up.items() if value]
+        said = " · ".join([_cut(named, PART_LENGTH if others else TITLE_LENGTH), *others])
         return Content(said), Content(" · ").join(parts)
 
     def _engine_state(self, conversation: Conversation) -> str:
@@ -82,6 +84,10 @@ class PromptFrame(Vertical):
             calling = next((reply.calling.state for reply in running if reply.calling is not None), "")
             return f"{escape_controls(calling) or 'answering'} · esc stops"
         return loading_text(self._state) if isinstance(self._state, Loading) else ""
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def loading_text(loading: Loading) -> str:

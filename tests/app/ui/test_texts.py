@@ -45,6 +45,15 @@ async def filling(stage: Stage, pilot: Pilot[None]) -> None:
     await stage.send(pilot, "/template translate")
 
 
+async def following(stage: Stage, pilot: Pilot[None]) -> None:
+    await writing(stage, pilot)
+    await stage.press(pilot, "ctrl+s")
+    file = stage.database.parent / "the-meeting-of-a-team-with-its-participants.schema.json"
+    file.write_text('{"type": "object"}')
+    await stage.send(pilot, f"/schema {file}")
+    await stage.answer(pilot)
+
+
 async def test_a_system_prompt_is_sent_stored_shown_and_exported(stage: Stage) -> None:
     async with stage.after(writing, WIDE) as pilot:
         await stage.press(pilot, "ctrl+s")
@@ -155,7 +164,7 @@ async def test_without_a_name_a_template_or_preset_is_chosen_or_it_is_said_how_t
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-@pytest.mark.parametrize("step", [writing, filling])
+@pytest.mark.parametrize("step", [writing, filling, following])
 def test_looks(snap_compare: Any, stage: Stage, step: Any, size: tuple[int, int]) -> None:
     assert snap_compare(stage.app, terminal_size=size, run_before=partial(step, stage))
 

@@ -53,6 +53,7 @@ FORMS: dict[str, tuple[dict[str, Any], list[Any], list[Any]]] = {
         [{"format": {"format": "x", "uniqueItems": False}, "oneOf": 1}],
         [{"format": {}, "oneOf": 1}, {"format": {"format": "x", "uniqueItems": False}, "oneOf": "1"}],
     ),
+    "long integers": ({"type": "integer", "maximum": 1 << 64}, [7], ["1"]),
     "nothing demanded": ({"type": "array", "uniqueItems": False, "items": {"type": "integer"}}, [[1, 1]], [["1"]]),
 }
 

@@ -180,6 +180,13 @@ BAD = {
     "overlap": (Constraint(SCHEMA, '{"oneOf": [{"type": "string"}, {"type": "string"}]}'), "use anyOf"),
     "deep": (Constraint(SCHEMA, '{"items":' * 5000 + "{}" + "}" * 5000), "recursion"),
     "less deep": (Constraint(SCHEMA, '{"items":' * 700 + "{}" + "}" * 700), "is nested too deeply: put parts of it"),
+    "deeper than llguidance reads": (Constraint(SCHEMA, '{"items":' * 150 + "{}" + "}" * 150), "recursion limit"),
+    "no number": (Constraint(SCHEMA, '{"const": NaN}'), "is not JSON (NaN is no number of JSON): correct it"),
+    "too large a number": (Constraint(SCHEMA, '{"maximum": 1e400}'), "is not JSON (1e400 is no number of JSON)"),
+    "names that have to differ": (
+        Constraint(SCHEMA, '{"type": "object", "required": ["a"], "minProperties": 3}'),
+        "has minProperties above the number of required ones: list more names under required",
+    ),
     "old draft": (
         Constraint(SCHEMA, '{"$schema": "http://json-schema.org/draft-03/schema#", "disallow": "string"}'),
         "is of draft 3 or older: write it in draft 4 or a later one",
@@ -189,6 +196,11 @@ BAD = {
     "look-ahead": (Constraint(REGEX, "(?=a)a"), "look-around, including look-ahead and look-behind, is not supported"),
     "matches nothing": (Constraint(REGEX, r"[^\s\S]"), "the regular expression cannot be used: no text satisfies it"),
     "no grammar": (Constraint(GRAMMAR, "start: foo"), 'unknown name: "foo"'),
+    "no start": (Constraint(GRAMMAR, 'item: "a" item?'), "it has no rule `start` (in GBNF `root ::= …`)"),
+    "remote in a grammar": (
+        Constraint(GRAMMAR, 'start: %json {"$ref": "http://example.com/y"}'),
+        "the grammar refers to http://example.com/y, which is never fetched",
+    ),
     "no rule": (Constraint(GRAMMAR, "root ::= foo"), "the grammar cannot be used"),
     "endless grammar": (Constraint(GRAMMAR, 'start: "a" start'), "no finite text follows it"),
     "endless GBNF": (Constraint(GRAMMAR, 'root ::= "b" x\nx ::= "a" x'), "no finite text follows it"),
