@@ -19,7 +19,8 @@ from specchat.engine.sequence.reply_parser import ASSISTANT, Channels
 from specchat.engine.sequence.template import default_template
 from specchat.engine.sequence.template_traits import SAMPLE_ARGUMENTS, SAMPLE_CALL, SAMPLE_TOOL, traits_of
 
-_CONTROL_TOKEN = re.compile(r"<\|\w+\|>\s*")
+_CONTROL_TOKEN = re.compile(r"(?:<\|\w+\|>|</s>|<end_of_turn>)\s*")
+"""Control tokens in a template; the vocabulary may lack them, where the template is another model's."""
 START = CallMarks("")
 """Calls without marks."""
 MARKS = (
@@ -82,7 +83,8 @@ class CallFormat:
         begun = before.rpartition(opening)[2] if opening else _CONTROL_TOKEN.split(before)[-1].lstrip()
         end = rest.find(closing) + len(closing) if closing else -1
         if end < len(closing):
-            end = min((at for text in self.special.values() if (at := rest.find(text)) >= 0), default=len(rest))
+            marks = *self.special.values(), *_CONTROL_TOKEN.findall(rest)
+            end = min((at for text in marks if (at := rest.find(text)) >= 0), default=len(rest))
         return ("" if opening == ASSISTANT else opening) + begun, arguments + value + rest[:end]
 
     def parser(self, prompt: Sequence[int], tokenizer: Any, tools: Sequence[Tool], *, several: bool) -> CallParser:

@@ -235,12 +235,12 @@ CASES = {
 }  # fmt: skip
 
 
-def tokenizer_of(case: Case, *, special: bool) -> Any:
-    """A tokenizer of bytes and of the case's marks."""
+def tokenizer_of(case: Case, *, special: bool | None) -> Any:
+    """A tokenizer of bytes and of the case's marks, which are text if `special` is None."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = case.template
-    marks = sorted(set(MARK.findall(case.reply + case.start + case.call)))
-    tokenizer.add_tokens([AddedToken(mark, special=special, normalized=False) for mark in [*marks, "<~>"]])
+    marks = sorted(set(MARK.findall(case.reply + case.start + case.call))) if special is not None else []
+    tokenizer.add_tokens([AddedToken(mark, special=special is True, normalized=False) for mark in [*marks, "<~>"]])
     return tokenizer
 
 

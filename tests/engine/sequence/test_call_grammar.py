@@ -39,9 +39,9 @@ def constrained(tokenizer: Any, tools: tuple[Tool, ...], choice: str) -> RowCons
 
 @pytest.mark.parametrize(
     ("name", "special"),
-    [(name, special) for name, case in CASES.items() for special in {True, "</tool_call>" not in case.call}],
+    [(name, special) for name, case in CASES.items() for special in {True, None, "</tool_call>" not in case.call}],
 )
-def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: bool) -> None:
+def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: bool | None) -> None:
     tokenizer, draws = tokenizer_of(CASES[name], special=special), random.Random(name)
     for choice in ("required", "place", "clock"):
         row = constrained(tokenizer, (PLACE, CLOCK), choice)
