@@ -182,7 +182,7 @@ def test_a_chunk_carries_its_round(served: Served, ask: Callable[..., Any]) -> N
 @pytest.mark.parametrize(
     ("body", "status", "words"),
     [
-        (chat(temperature=-1), 400, "temperature is -1: it must be 0 (greedy) or more"),
+        (chat(temperature=-1), 400, "temperature is -1: it must be from 0 (greedy) to 100"),
         (chat(temperature="hot"), 400, "temperature should be a valid number"),
         (chat(n=0), 400, "n should be greater than or equal to 1"),
         (chat(max_tokens=0), 400, "max_tokens should be greater than"),

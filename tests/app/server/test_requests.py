@@ -115,10 +115,12 @@ def test_rounds_of_several_choices_are_one_chunk_of_each() -> None:
 
 
 def test_the_text_of_every_choice_is_sent_before_an_error() -> None:
-    failure = Finished("s", FinishReason.ERROR, "", "out of memory", 0.0)
+    failures = [Finished(choice, FinishReason.ERROR, "", "out of memory", 0.0) for choice in "rs"]
     rounds = round_of(" second"), round_of(" other", "s"), round_of(" third")
-    one, other, error = streamed(*rounds, failure, choices="rs")
+    one, one_ends, other, other_ends, error, done = streamed(*rounds, *failures, choices="rs")
     assert ['"text":" second third"' in one, '"text":" other"' in other, "out of memory" in error] == [True] * 3
+    assert ['"finish_reason":"error"' in end for end in (one_ends, other_ends)] == [True, True]
+    assert done == "[DONE]"
 
 
 def test_a_reply_that_is_ended_by_a_closing_server_says_so() -> None:

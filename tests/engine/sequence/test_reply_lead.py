@@ -28,7 +28,7 @@ def allowed(case: Case, kind: str, answer: str) -> tuple[int, int]:
     lead = lead_of(form, prompt, tokenizer, None, constraints.is_control)
     row = constraints.of(JSON_OBJECT, lead, prompt, len(prompt))
     children = [*([node] for node in range(1, len(reply) + 1)), []]
-    return len(row.allowed(prompt, reply, children)), len(reply)
+    return len(row.follow(prompt, reply, children)) - 1, len(reply)
 
 
 @pytest.mark.parametrize("kind", ["control", "normal"])
