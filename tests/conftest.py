@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -77,11 +78,20 @@ def _limit(item: pytest.Item) -> Iterator[None]:
 pytest_runtest_setup = pytest_runtest_call = pytest_runtest_teardown = _limit
 
 
+@pytest.hookimpl(tryfirst=True)  # before the choice by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Without a GPU, skip the tests that need one, and state the reason."""
+    """Mark the cases beyond `daily` as slow; without a GPU, skip the tests that need one, and state the reason."""
     import torch
 
-    if not torch.cuda.is_available():
-        for item in items:
-            if item.get_closest_marker("gpu"):
-                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    cases = defaultdict[tuple[Path, str], list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("daily") and not item.get_closest_marker("slow"):
+            cases[item.path, item.nodeid.partition("[")[0]].append(item)
+        if not torch.cuda.is_available() and item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+    for each in cases.values():
+        (count,) = each[0].get_closest_marker("daily").args  # type: ignore[union-attr]
+        kept = {i * len(each) // count for i in range(count)}
+        for i, item in enumerate(each):
+            if i not in kept:
+                item.add_marker(pytest.mark.slow)

@@ -73,6 +73,7 @@ def test_frames_without_the_focus_are_quieter_and_every_fate_can_be_read(name: s
     assert all(themes.contrast(Color.parse(colour), background) >= 4.4 for colour in (*fates, colours["quiet"]))
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCREENS]
 )
@@ -121,6 +122,7 @@ def colours(part: Any) -> tuple[Any, ...]:
     return (part.style.color, part.style.bgcolor) if part.style else ()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "name",
     [*VIEWS, *(name if name in OF_EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in CHANGED)],

@@ -202,6 +202,7 @@ def views_of(stage: Stage) -> tuple[str, ...]:
     return line.strip(), *map(text_of, cards)
 
 
+@pytest.mark.daily(7)
 @pytest.mark.parametrize("name", ["chat", "tree", "usual", "lanes", "plain"])
 async def test_no_view_of_a_finished_reply_contradicts_another(name: str, tmp_path: Path) -> None:
     """Line, panel, timeline and export of a reply: also of its copies in a fork, after a restart, and imported."""

@@ -33,7 +33,7 @@ FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for
 """Drafters; the ones that take long are slow tests."""
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Drafters whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
-OF_EVERY_DAY = [("none", "greedy"), ("combined", "greedy")]
+OF_EVERY_DAY = [("none", "greedy")]
 ON_THE_HOST = ("ngram", "copy", "random", "unigram")
 """These draft on the host as suffix does: one kind of sampling is enough."""
 SEVERAL_MODELS = list(product(["merged", "hierarchical"], ["sampled", "greedy", "filtered", "penalised"]))
@@ -90,6 +90,7 @@ def test_so_do_block_drafters(kind: str, sampling: str, tmp_path: Path, monkeypa
     assert_as_on_cpu(mixed("block", SAMPLINGS[sampling]), "block", monkeypatch, published=folder)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered", "xtc"])
 def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every first token is accepted if what a level sees, and q, are right; in trees of several shapes at once."""
@@ -112,6 +113,7 @@ def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, mon
         assert record.p == pytest.approx(record.q, rel=1e-3)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("drafter", FEW)
 def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
@@ -122,6 +124,7 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("drafter", FEW)
 @pytest.mark.parametrize("gamma", [None, 3])
 def test_so_do_exact_mode_and_adaptive_gamma(drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ def runner(model: PackedModel, context: int = 120, taps: tuple[int, ...] = ()) -
     return PackedBackend(model, 4, context, 17, taps)
 
 
+@pytest.mark.daily(20)
 @pytest.mark.parametrize("quantize", ["q8", pytest.param("q4", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_and_states_are_those_of_the_dequantised_network(family: str, quantize: str, tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_every_judged_position_has_one(drafter: str) -> None:
             assert r.detail[i].target_entropy == pytest.approx(entropy, abs=1e-4)
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("drafter", ["none", "model", "head"])
 @pytest.mark.parametrize("sampling", [SAMPLED, Sampling()], ids=["sampled", "greedy"])
 def test_each_has_the_probability_of_its_own_token(drafter: str, sampling: Sampling) -> None:

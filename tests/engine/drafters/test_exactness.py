@@ -172,6 +172,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.engine.close()
 
 
+@pytest.mark.daily(16)
 @pytest.mark.parametrize(
     ("gamma", "sampling"),
     [
@@ -188,6 +189,7 @@ def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sam
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain
 
 
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("gamma", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int | None) -> None:
     """Each position's number draws its token, whatever is drafted."""
@@ -231,6 +233,7 @@ def test_rows_of_a_batch_draft_from_their_texts_and_by_a_network_in_one_round(ne
     assert {network, "suffix"} in drafted.values()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     "drawn",
     [False, pytest.param(True, marks=pytest.mark.slow)],
@@ -259,6 +262,7 @@ def test_a_reply_is_the_same_alone_and_in_any_batch(setup: Setup, drawn: bool, m
     assert_the_same_in_a_batch(setup.engine, requests + others)
 
 
+@pytest.mark.daily(15)
 @pytest.mark.parametrize(
     "sampling",
     [Sampling(), Sampling(temperature=1.0), Sampling(temperature=1.0, seed=4)],
@@ -275,6 +279,7 @@ def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Samp
                 assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("count", [150, pytest.param(600, marks=pytest.mark.slow)])
 def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int) -> None:
     for drafter in setup.drafters:

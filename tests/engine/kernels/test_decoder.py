@@ -62,6 +62,7 @@ def test_a_description_that_cannot_be_is_refused(kernels: Library, function: str
         getattr(kernels.c, function)(model)
 
 
+@pytest.mark.daily(19)
 @pytest.mark.parametrize(
     ("family", "cache_type"), [*((family, "f16") for family in (*FAMILIES, *RECURRENT)), *((f, "q8") for f in KINDS)]
 )
@@ -82,6 +83,7 @@ def test_a_pass_computes_what_the_modelling_code_does(family: str, cache_type: s
         assert ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).max() < (1e-3 if cache_type == "f16" else 1e-2)
 
 
+@pytest.mark.daily(16)
 @pytest.mark.parametrize("family", [*KINDS, *EIGHT_BIT])
 @pytest.mark.parametrize("variant", variants())
 def test_every_instruction_set_gives_the_scalar_bits(kernels: Library, family: str, variant: Variant) -> None:
@@ -141,6 +143,7 @@ def test_tokens_of_a_tree_have_the_bits_of_their_chains(family: str, start: int)
         assert np.array_equal(got[token], feed(decoder, chain, slot=1)[-1])
 
 
+@pytest.mark.daily(16)
 @pytest.mark.parametrize("family", [*KINDS, *EIGHT_BIT])
 @pytest.mark.parametrize("seed", range(3))
 def test_rows_that_share_blocks_have_the_bits_that_they_have_alone(family: str, seed: int) -> None:

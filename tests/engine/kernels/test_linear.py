@@ -54,6 +54,7 @@ def test_a_layer_is_the_product_with_quantised_activations(kind: Format) -> None
     assert np.allclose(linear(matrix, x), wanted, rtol=1e-5, atol=2e-5 * np.abs(wanted).max())
 
 
+@pytest.mark.daily(16)
 @pytest.mark.parametrize("kind", Format)
 @pytest.mark.parametrize("variant", variants())
 def test_every_instruction_set_gives_the_scalar_bits(kernels: Library, kind: Format, variant: Variant) -> None:

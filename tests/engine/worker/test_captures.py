@@ -102,6 +102,7 @@ def all_captured(event: Event, _: Served) -> bool:
     return isinstance(event, Captured) and not event.left
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("drafter", "sampling", "exact"),
     [

@@ -101,6 +101,7 @@ SAMPLINGS = [
 ]
 
 
+@pytest.mark.daily(14)
 @pytest.mark.parametrize("kind", ["tensors", "packed"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "penalties", "filters"])
 @pytest.mark.parametrize("name", CONSTRAINTS)

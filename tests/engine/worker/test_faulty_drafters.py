@@ -134,6 +134,7 @@ def test_a_draft_that_is_none_costs_its_row_the_draft_and_nothing_else(
     assert {each.drafter for each in rounds_of(bad)} == {"none"}
 
 
+@pytest.mark.daily(6)
 @pytest.mark.parametrize("call", [1, 3])
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_drafter_that_raises_anywhere_costs_the_draft_not_the_reply(hook: str, call: int) -> None:

@@ -84,6 +84,7 @@ def replies_alone(kind: Kind, asked: list[Request], monkeypatch: pytest.MonkeyPa
             return [ids_of(engine.stream(request)) for request in asked]
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     ("kind", "memory"),
     [

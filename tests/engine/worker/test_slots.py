@@ -10,6 +10,7 @@ from specchat.engine.sequence.scheduler import Scheduler
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "model", "head", "combined"])
 def test_replies_do_not_depend_on_their_slots(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tiny_model()

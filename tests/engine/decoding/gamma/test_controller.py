@@ -56,6 +56,7 @@ MACHINES = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.daily(6)
 @MACHINES
 @pytest.mark.parametrize("rate", [0.0, 0.05])
 def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, rate: float) -> None:
@@ -66,6 +67,7 @@ def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, 
     assert mean(ratios) > 1 / 1.03
 
 
+@pytest.mark.daily(8)
 @MACHINES
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7, 0.9])
 def test_steady_text_runs_within_5_percent_of_the_best_fixed_gamma(verify: Pass, c: float, rate: float) -> None:

@@ -39,6 +39,7 @@ STEP = 0.05
 ROUNDS = 260
 
 
+@pytest.mark.daily(4)
 @MACHINES
 @pytest.mark.parametrize("rates", [(0.44, 0.10, 0.06, 0.03), (0.6, 0.12, 0.05, 0.03), (0.75, 0.1, 0.03, 0.02)])
 def test_trees_reach_95_percent_of_the_best_fixed_tree(verify: Pass, rates: tuple[float, ...]) -> None:

@@ -61,6 +61,7 @@ def compare(kind: Format, device: torch.device) -> None:
         assert (result - expected).abs().max() < 0.02 * expected.abs().max()
 
 
+@pytest.mark.daily(4)
 @pytest.mark.parametrize("kind", ["gpt_neox", "olmo2", "gpt2"])
 @pytest.mark.parametrize("method", ["q8", "q4"])
 def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,6 +81,7 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
         plain.read([5, 6, 7])
 
 
+@pytest.mark.slow
 def test_beside_llama_cpp(gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
     options = BenchOptions(

@@ -12,6 +12,7 @@ from specchat.engine.tools.distill.text import Conversation
 from tests.engine.tiny import tiny_model
 
 
+@pytest.mark.slow
 def test_tokens_that_are_alike_are_in_one_cluster_and_the_likeliest_are_found() -> None:
     torch.manual_seed(0)
     kinds = torch.randn(100, 64).repeat(clusters.SIZE, 1)

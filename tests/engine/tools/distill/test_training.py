@@ -203,6 +203,7 @@ def block_batch(draft: Block, model: LoadedModel, tokens: Tensor) -> Batch:
     return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), tapped, out.logits.logsumexp(-1))
 
 
+@pytest.mark.slow
 def test_a_block_drafter_learns_what_follows_and_leaves_greedy_output_as_it_is() -> None:
     target, plain = tiny_model(), tiny_model()
     draft = Block(target)
