@@ -100,11 +100,12 @@ class _Grammar:
         schema = {"type": "object", "properties": {}, "additionalProperties": False} | json.loads(tool.parameters)
         if self._json:
             start, end = self._json.span()
-            arguments = [self._text(self._after[:start]), _value(schema), self._text(self._after[end:])]
+            begin, arguments, rest = self._after[:start], _value(schema), self._after[end:]
         else:
             assert self._written is not None
-            arguments = [self._text(self._written.begin), self._arguments(tool, schema), self._text(self._written.end)]
-        return " ".join([self._text(self._before + tool.name), *arguments])
+            begin, arguments, rest = self._written.begin, self._arguments(tool, schema), self._written.end
+        begin = begin.replace(SAMPLE_CALL.name, tool.name)  # Muse writes it twice
+        return " ".join([self._text(self._before + tool.name + begin), arguments, self._text(rest)])
 
     def _text(self, text: str) -> str:
         """A text in which the id of the sample stands for any."""

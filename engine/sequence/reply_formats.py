@@ -33,7 +33,7 @@ FORMATS: tuple[Tags | Channels, ...] = (
         },
         r"analysis|to=(?!user\b|assistant\b)",
         lead=('<|channel|> "analysis" <|message|>', '<|end|> <|start|> "assistant"', '<|channel|> "final" <|message|>'),
-        calls=r"to=functions\.([\w-]+)",
+        calls=r"(?:to=functions\.|^\s*(?:assistant)?\s*to=(?!(?:user|self|assistant)\b)(?=[\w.-]+\s*$))([\w.-]+)",
     ),
     Channels(  # Gemma 4
         ("<|channel>", "<channel|>"),

@@ -14,7 +14,7 @@ from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from tests.engine.tiny import tiny_tokenizer
 
-MARK = re.compile(r'(?!</?(?:param|function|invoke))<\|?"?[\w:|/▁]+\|?"?\|?>|\[/?[A-Z_]+\]|<｜[\w▁]+｜>')
+MARK = re.compile(r'(?!</?(?:atem:)?(?:param|function|invoke))<\|?"?[\w:|/▁]+\|?"?\|?>|\[/?[A-Z_]+\]|<｜[\w▁]+｜>')
 """Marks that are tokens in the vocabularies of these models."""
 
 
@@ -135,6 +135,17 @@ CASES = {
         f"<|constrain|>json<|message|>{JSON}<|call|>",
         "<|start|>functions.{{ m.name }} to=assistant<|channel|>commentary<|message|>{{ m.content | tojson }}<|end|>",
         second=False, start="<|start|>assistant",
+    ),
+    "Muse": Case(
+        '<|start|>assistant to={{ c.name }}<|message|><atem:function_calls>\n<atem:invoke name="{{ c.name }}">\n'
+        '{% for k, v in c.arguments | items %}<atem:parameter name="{{ k }}">{{ v }}</atem:parameter>\n{% endfor %}'
+        "</atem:invoke>\n</atem:function_calls><|eot|>",
+        ' to=self<|message|>Hm.<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>\n<atem:invoke '
+        'name="get_weather">\n<atem:parameter name="city">Paris</atem:parameter>\n</atem:invoke>\n'
+        '</atem:function_calls><|eom|><|start|>assistant to=clock<|message|><atem:function_calls>\n<atem:invoke '
+        'name="clock">\n</atem:invoke>\n</atem:function_calls><|eot|>',
+        '<|start|>tool {{ m.name }}<|message|><tool_output name="{{ m.name }}">\n{{ m.content }}\n</tool_output>',
+        start="<|start|>assistant",
     ),
     "LFM2.5": Case(
         PYTHON, "<|tool_call_start|>[get_weather(city='Paris'), clock()]<|tool_call_end|>",

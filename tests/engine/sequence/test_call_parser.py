@@ -97,9 +97,9 @@ def test_calls_do_not_depend_on_how_the_text_is_cut(marks: CallMarks, said: list
     assert whole[1] or whole[0] == text
 
 
-WITHOUT_PARTS = ("Gemma 4", "LFM2.5", "Llama 4, whose template writes values as text", "Apertus")
+WITHOUT_PARTS = ("Gemma 4", "LFM2.5", "Llama 4, whose template writes values as text", "Apertus", "Muse")
 """Formats whose arguments are certain only at the end of a call."""
-WITH_CHANNELS = ("Gemma 4", "gpt-oss", "Solar Open", "Command A Reasoning")
+WITH_CHANNELS = ("Gemma 4", "gpt-oss", "Muse", "Solar Open", "Command A Reasoning")
 """Formats whose marks are whole tokens."""
 INSTEAD_OF_THINKING = "Qwen3.5, which calls instead of ending the thinking"
 
