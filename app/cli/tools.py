@@ -91,10 +91,10 @@ def _can_ask() -> bool:
 
 @contextmanager
 def offered_tools(names: Collection[str], allowed: Sequence[str]) -> Iterator[OfferedTools | None]:
-    """The tools of the named servers of the settings file, which are connected meanwhile; None without names.
+    """The tools of the named servers of the settings file, connected while the block runs; None without names.
 
     Raises:
-        UsageError: nobody can be asked and no tool is allowed.
+        UsageError: there is no terminal to ask on, and no tool is allowed.
         AppError: a server is not known, or cannot be reached.
     """
     if not names:

@@ -37,7 +37,7 @@ class CallDelta:
     """The part that is added to a call of a tool."""
 
     number: int
-    """Of the call in the reply."""
+    """Number of the call in the reply, from 0."""
     call: Call
     """The call, with the text that is added to its arguments."""
     begins: bool

@@ -122,7 +122,7 @@ class Body(_Settings):  # type: ignore[misc]
     gamma: int | Literal["auto"] | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
-    """As in vLLM."""
+    """Constraint in the form of vLLM."""
 
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""

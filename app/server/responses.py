@@ -97,7 +97,7 @@ class ResponsesFormat(Format):
         return {"type": kind, "sequence_number": self._number - 1, **fields}
 
     def _place(self) -> dict[str, Any]:
-        """Where the open item is."""
+        """Place of the open item in the response."""
         assert self._open is not None
         return {"item_id": self._open["id"], "output_index": len(self._output)}
 

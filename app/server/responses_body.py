@@ -124,7 +124,7 @@ class TextFormat(StrictModel):
         return self
 
     def chat(self) -> ResponseFormat:
-        """The same in /v1/chat/completions."""
+        """The format for /v1/chat/completions."""
         named = {"name": self.name, "schema": self.json_schema} if self.type == "json_schema" else None
         return ResponseFormat.model_validate({"type": self.type, "json_schema": named})
 
@@ -160,7 +160,7 @@ class ResponsesBody(Body):
     response_format: Annotated[Any, AfterValidator(_moved)] = None
 
     def chat(self) -> ChatBody:
-        """The same request to /v1/chat/completions."""
+        """Request body for /v1/chat/completions."""
         given = {name: getattr(self, name) for name in Body.model_fields if name in self.model_fields_set}
         choice, form = self.tool_choice, self.text.format if self.text else None
         return ChatBody(
