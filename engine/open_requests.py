@@ -85,7 +85,7 @@ class OpenRequests:
         return result
 
     def refuse_more(self, reason: str) -> None:
-        """Answer everything from now on with this reason: the engine ends."""
+        """Refuse all later requests with this reason: the engine ends."""
         with self._lock:
             self.end_reason = reason
 

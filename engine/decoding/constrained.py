@@ -41,7 +41,7 @@ class ConstrainedDrafter(Drafter):
         self._branches = branches
         buckets = about.buckets or (0,)
         self._first = max(buckets) + 1
-        """Bucket of certain tokens, before those of the other kinds."""
+        """Bucket of certain tokens, before the buckets of the other kinds."""
         self._rates = {self._first + kind: rate for kind, rate in _RATES.items()}
         self.profile = DrafterProfile(
             (*buckets, *self._rates),

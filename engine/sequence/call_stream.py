@@ -1,4 +1,4 @@
-"""Reader of calls of tools while they are written: names, and arguments as far as they are certain."""
+"""Reader of calls of tools while they are written: names, and the part of the arguments that cannot change any more."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _SIGN = re.compile(r'\\.|["{}\[\]\\]|[\x00-\x1f]', re.DOTALL)
 
 
 def new_call(name: str, arguments: str) -> Call:
-    """A call with an id of its own."""
+    """Make a call with a new id."""
     return Call(uuid4().hex[:ID_CHARACTERS], name, arguments)
 
 
@@ -77,7 +77,7 @@ class CallStream:
         self.in_string = False
         """Whether the text read so far ends within a text in JSON."""
         self.begun: list[Call] = []
-        """The calls so far, with their arguments as far as they are certain."""
+        """The calls so far, with the part of their arguments that cannot change any more."""
         self.parts: list[Call] = []
         """What was added to them and not taken yet."""
 

@@ -14,7 +14,7 @@ from specchat.engine.constraint import FIELD
 from specchat.engine.errors import EngineError, check, first_line
 
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
-"""Those that llguidance knows; any other one is a remark, as it is for validators."""
+"""Formats that llguidance knows; any other format is a remark, as it is for validators."""
 _NO_DEMAND = {"uniqueItems": False, "propertyNames": {"type": "string"}}
 """Keywords that llguidance does not know, with a value at which they forbid nothing."""
 _DATA = ("const", "enum", "default", "examples")
@@ -48,7 +48,7 @@ def _finite(text: str) -> float:
 
 
 def simplified(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The same schema without remarks, and with anyOf for each oneOf whose options exclude each other.
+    """Copy a schema without remarks, and with anyOf for each oneOf whose options exclude each other.
 
     llguidance does not follow references to see that they do, which are the form of tagged unions.
 
