@@ -27,7 +27,6 @@ from specchat.engine import (
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device import graph_pool
-from specchat.engine.device.graphs import Graphs
 from specchat.engine.errors import ClosingError
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from specchat.engine.worker.worker import Worker
@@ -170,38 +169,6 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
     assert notices_of(served.events) == [
         "tiny: its passes cannot all be captured as CUDA graphs (CUDA out of memory): it runs slower than it could"
     ]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("drafter", "exact"), [("none", True), ("model", False), ("head", False)])
-def test_captures_do_not_change_running_rows(drafter: str, exact: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    requests = [ask("abcd" * 9, name, drafter=drafter, gamma=3, max_tokens=60) for name in "01"]
-    expected, plan = replies(requests, drafter), Graphs.plan
-    target, draft = parts(drafter)
-    with pretended_gpu(monkeypatch, capture=True) as gpu:
-        target, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
-        monkeypatch.setattr(Graphs, "plan", lambda *_: None)
-        turns = Turns(target, draft, slots=2, context=512, exact=exact)
-        turns.submit(requests)
-        events: list[Event] = []
-        while sum(isinstance(event, Round) for event in events) < 6:
-            events += turns.turn()
-        made, used = turns.made, gpu.graphs
-        before = kept(made)
-        monkeypatch.setattr(Graphs, "plan", plan)
-        made.warm_up()
-        while made.capture_next():
-            pass
-        assert gpu.graphs > used + 20
-        assert all(map(torch.equal, before, kept(made)))
-        events += turns.rest() + turns.end()
-    assert replies_of(requests, events) == expected
-
-
-def kept(made: Assembly) -> list[torch.Tensor]:
-    """Copies of the keys and values of the prompt's tokens in both slots."""
-    caches = [backend.cache for backend in (made.target, *made.draft_runners)]
-    return [each[:, :, :36].clone() for cache in caches for each in (*cache.keys, *cache.values)]
 
 
 def test_one_shape_that_cannot_be_captured_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
