@@ -27,9 +27,6 @@ SAMPLINGS = (
 )  # fmt: skip
 
 
-PENALISED = [Sampling(heat, repetition_penalty=1.5, logit_bias=((3, 2.0), (9, -9.0))) for heat in (0.0, 0.8)]
-
-
 class Both:
     """A head with rows that have something to read, and the two ways to draft for them."""
 
@@ -48,7 +45,7 @@ class Both:
         for slot, (length, request) in enumerate(zip(lengths, requests, strict=True)):
             tokens, seed = chance.choices(range(WORDS), k=length), chance.getrandbits(64)
             row = row_of(tokens, slot, request, seed=seed)
-            row.rounds, row.text = chance.randrange(1000), Detokenizer(None, ())
+            row.rounds = chance.randrange(1000)
             self.memory.admit(row)
             self.memory.absorb([row], self.tapped[slot : slot + 1, : length - 1])
             row.cached = length - 1
@@ -102,7 +99,7 @@ def case(both: Both, chance: random.Random, count: int) -> list[RowOrder]:
     gammas = [chance.choice((1, 2, 3, 4, 8, 12, 16)) for _ in range(count)]
     stated = [chance.choice((None, gamma)) for gamma in gammas]
     requests = [
-        Request(f"{i}", prompt_ids=(1,), gamma=gamma, sampling=chance.choice((*SAMPLINGS, *PENALISED)))
+        Request(f"{i}", prompt_ids=(1,), gamma=gamma, sampling=chance.choice(SAMPLINGS))
         for i, gamma in enumerate(stated)
     ]
     both.admit([chance.randrange(2, COLUMNS - 40) for _ in range(count)], requests, chance)
@@ -150,6 +147,27 @@ def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
     ours, theirs = both.draft([RowOrder(row, 4, fixed_budget()) for row in both.rows])
     assert_alike(ours, theirs)
     assert len(ours[1].tree) == 0 < len(ours[0].tree)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float) -> None:
+    """So large that greedy drafts have no token twice and none has an even token; next to a row without any."""
+    chance, both = random.Random(5), Both()
+    bias = tuple((token, -100.0) for token in range(0, WORDS, 2))
+    penalised = Sampling(temperature, repetition_penalty=100.0, logit_bias=bias)
+    requests = [Request(f"{i}", prompt_ids=(1,), sampling=each) for i, each in enumerate((penalised, Sampling()))]
+    both.admit([30, 20], requests, chance)
+    row = both.rows[0]
+    row.text = Detokenizer(None, ())
+    free = Budget([0.001 * n for n in range(MAX_GAMMA + 1)], 0.001, EXPECTED, required=4)
+    (draft, other), reference = both.draft([RowOrder(row, 4, free), RowOrder(both.rows[1], 4, free)])
+    assert other.tokens == reference[1].tokens
+    assert draft.tree.depth == 4
+    assert all(token % 2 for token in draft.tokens)
+    for node in range(1, len(draft.tree) + 1):
+        path = [draft.tokens[each - 1] for each in draft.tree.path(node)]
+        if not temperature:
+            assert len({*path, *row.tokens}) == len(path) + len({*row.tokens})
 
 
 def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:

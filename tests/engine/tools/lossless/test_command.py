@@ -59,7 +59,7 @@ def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, object]) ->
         if line.startswith("sampling, suffix"):
             raise KeyboardInterrupt
 
-    options = {**QUICK, "samples": 10, "max_tokens": 8, "dtype": "float32", "drafters": DRAFTERS, **pair}
+    options = {**QUICK, "samples": 20, "max_tokens": 8, "dtype": "float32", "drafters": DRAFTERS, **pair}
     report = run(LosslessOptions(**options), say)  # type: ignore[arg-type]
     assert report.stopped
     assert len(report.greedy) == 1 + len(DRAFTERS)
