@@ -47,6 +47,7 @@ from specchat.engine.sampling_settings import SAMPLING_NUMBERS, Sampling
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
+from specchat.engine.sequence.template_traits import tool_of
 from specchat.engine.settings import (
     DRAFTING,
     MACHINE,

@@ -13,7 +13,7 @@ from specchat.app.errors import SettingsError
 from specchat.app.sanitize import escape_controls, without_password
 from specchat.app.settings.settings_file import SERVERS
 from specchat.app.sources.tool_client import ToolClient
-from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.rendering.figures import counted
 from specchat.app.ui.screens.calls import CallScreen
 from specchat.engine import MessagePart
@@ -56,7 +56,7 @@ class ToolActions(ActionGroup):
             self._choose()
         elif (client := self._scope.conversation.client) is not None and name in client.by_server:
             self._turn_off(self._scope.conversation, client, name)
-        elif self._scope.loaded.context == NOT_LOADED.context:
+        elif not self._scope.loaded.drafters:
             raise UnavailableError("no model is loaded yet: wait until one is, because not every model can call tools")
         elif not self._scope.loaded.tools:
             raise UnavailableError(NO_TOOLS.format(self._scope.loaded.target))
