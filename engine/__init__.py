@@ -6,7 +6,7 @@ Importing this package loads neither torch nor transformers; the engine's thread
 """
 
 from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, home_folder, models_folder
-from specchat.engine.constraint import JSON_OBJECT, Constraint, ConstraintKind, one_of
+from specchat.engine.constraint import JSON_OBJECT, Constraint, ConstraintKind, of_response_format, of_schema, one_of
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine

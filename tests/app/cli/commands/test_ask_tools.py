@@ -93,7 +93,11 @@ def test_the_terminal_is_asked(asked: Callable[..., Done], tmp_path: Path, key: 
 def test_another_server_calls_and_gets_the_results(tmp_path: Path) -> None:
     function, trace = {"name": "weather", "arguments": '{"city": "Paris"}'}, tmp_path / "trace"
     call = {"id": "call00001", "type": "function", "function": function}
-    called = [chunk(choice={"delta": {"tool_calls": [{"index": 0, **call}]}}), chunk(None, "tool_calls"), last_chunk(9, 5)]
+    called = [
+        chunk(choice={"delta": {"tool_calls": [{"index": 0, **call}]}}),
+        chunk(None, "tool_calls"),
+        last_chunk(9, 5),
+    ]
 
     def reply(body: Any) -> list[Any]:
         return [chunk(ANSWER), chunk(None, "stop")] if body["messages"][-1]["role"] == "tool" else called
