@@ -105,16 +105,6 @@ def test_every_end_token_ends_a_reply(source: Path, tmp_path: Path) -> None:
     assert converted(file, tmp_path).eos_ids == {0, 2, 7}
 
 
-def test_progress_rises_and_nothing_is_printed(gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    fractions: list[Any] = []
-    convert_gguf(gguf, tmp_path, lambda _stage, _text, fraction: fractions.append(fraction))
-    assert fractions == sorted(fractions)
-    assert fractions[0] == 0.0
-    assert fractions[-1] == 1.0
-    assert len(fractions) > 20
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.model
 def test_the_default_model_is_what_the_wheel_holds(default_model: Path) -> None:
     from transformers import AutoTokenizer

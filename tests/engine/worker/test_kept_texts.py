@@ -1,7 +1,6 @@
 """Texts whose cache is kept between runs are not read again, and no reply changes, whatever the files are."""
 
 import random
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,15 +47,6 @@ def test_chats_of_an_earlier_run_are_not_read_again(kind: str, tmp_path: Path) -
     for (text, reused), (expected, _), known in zip(again, fresh, texts, strict=True):
         assert text == expected
         assert reused >= len(known) - 1
-
-
-def test_a_text_that_is_longer_than_the_context_is_left_on_the_disk(tmp_path: Path) -> None:
-    target = tiny_model()
-    (text, *_) = chatted(tmp_path, "none")
-    with tiny_engine(replace(target, context=64), kept=tmp_path) as engine:
-        assert len(text) > 64
-        assert turn(engine, "short", (97, 98))
-    assert len(files(tmp_path)) == len(CHATS)
 
 
 @pytest.mark.parametrize("damage", ["a byte", "an end", "all"])
