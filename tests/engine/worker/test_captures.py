@@ -63,7 +63,7 @@ class Served(Outbox):
         self._closing = threading.Event()
         target, draft = parts(drafter)
         on_gpu, draft = parts_to_gpu(target)[0], moved(draft, parts_to_gpu)
-        config = EngineConfig("tiny", Path(), slots=2, context=256, prefill_chunk=32, exact=exact, seed=5)
+        config = EngineConfig("tiny", Path(), slots=2, context=128, prefill_chunk=32, exact=exact, seed=5)
         worker = Worker(config, self._commands, self, Clock(), self._on_ready, lambda _: None, self._closing)
         with suppress(ClosingError):
             worker.run(lambda config, _: assemble_loaded(config, on_gpu, **draft))
