@@ -201,15 +201,3 @@ def test_without_a_compiler_modelling_code_runs(compiles: Any, reason: str, monk
     fed = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
     assert steps.not_compiled == reason
-
-
-@torch.inference_mode()
-def test_layers_that_read_anothers_keys_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda layer, **_: layer)
-    model, other = (torch.manual_seed(0) and prompted(NETWORKS["shared keys"]()) for _ in range(2))
-    assert compile_layers(model.model)
-    model.in_place = True
-    fed = torch.tensor([[1, 2, 3]])
-    found = make_static(model, compiled=True).forward(fed, [0], [20])[0]
-    torch.testing.assert_close(found, other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
-    assert model.performance_warnings == []

@@ -34,7 +34,6 @@ from tests.engine.tiny import (
     assert_the_same_in_a_batch,
     ids_of,
     rounds_of,
-    run_together,
     tiny_head,
     tiny_model,
     tiny_tables,
@@ -217,20 +216,6 @@ def test_trees_that_cannot_grow_cost_the_drafts(
     assert told == [f"the {drafter} drafter failed (it has no leaves): it drafts no more for this reply"]
     assert ids_of(events) == plain
     assert rounds_of(events)[-1].drafter == "none"
-
-
-@pytest.mark.parametrize("network", ["head", "block"])
-def test_rows_of_a_batch_draft_from_their_texts_and_by_a_network_in_one_round(network: str, tmp_path: Path) -> None:
-    made = packed(tmp_path, "head") if network == "head" else packed_block(tmp_path, "lfm2")
-    with closing(made.engine):
-        requests = [made.ask(number, "combined", 4, Sampling()) for number in range(4)]
-        events = run_together(made.engine, requests)
-        plain = [ids_of(made.engine.stream(made.ask(number, "none", None, Sampling()))) for number in range(4)]
-    assert [*map(ids_of, events)] == plain
-    drafted: dict[float, set[str]] = {}
-    for record in rounds_of(event for each in events for event in each):
-        drafted.setdefault(record.at, set()).update(each.name for each in record.proposers)
-    assert {network, "suffix"} in drafted.values()
 
 
 @pytest.mark.daily(4)

@@ -120,24 +120,3 @@ def test_q_is_what_each_token_was_drawn_from(kind: str, tmp_path: Path) -> None:
                     tested += 1
                 text += record.emitted
     assert tested > 20
-
-
-@pytest.mark.parametrize("kind", ["dspark", "speculators dspark"])
-def test_drafts_have_the_bias_and_the_penalties_of_their_row(kind: str, tmp_path: Path) -> None:
-    made, plain = KINDS[kind](), llama()
-    known, text, tested = known_of(made), [*PROMPT], 0
-    sampling = Sampling(repetition_penalty=1.7, logit_bias=tuple((token, -9.0) for token in range(0, VOCABULARY, 2)))
-    with drafting(made, llama(), tmp_path) as engine:
-        records = rounds_of(engine.stream(ask("r", PROMPT, sampling=sampling, max_tokens=20)))
-    for record in records:
-        logits, _ = draft_in_plain_words(made, plain, text, record.drafted)
-        for count, (scores, token) in enumerate(zip(logits, record.drafted, strict=True)):
-            scores[[i for i, each in enumerate(known) if each % 2 == 0]] -= 9
-            seen = [known.index(each) for each in {*text, *record.drafted[:count]} & {*known}]
-            scores[seen] = torch.where(scores[seen] < 0, scores[seen] * 1.7, scores[seen] / 1.7)
-            assert int((scores > scores[known.index(token)] + 1e-3).sum()) < (
-                BRANCHES if count < record.accepted else 1
-            )
-            tested += 1
-        text += record.emitted
-    assert tested > 20

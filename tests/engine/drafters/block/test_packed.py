@@ -23,7 +23,6 @@ from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
 from specchat.engine.drafters.block.packed_drafter import PackedBlockDrafter
 from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.block.shape import BlockShape
-from specchat.engine.kernels.library import library
 from specchat.engine.kernels.packed_matrix import pack
 from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.packed.quantize import quantize, quantized_linear
@@ -31,7 +30,6 @@ from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.block.networks import DFLASH, SHAPES, WORDS, packable_network
 from tests.engine.drafters.models import packed_family
-from tests.engine.kernels.variants import use, variants_of
 from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -106,24 +104,6 @@ def test_tokens_are_drawn_from_what_the_network_in_torch_says(kind: str) -> None
             assert abs(bucket - GRADES - bisect(EDGES, float(share))) <= 1
     assert max(errors) < 0.5  # an activation on the edge between two 8-bit codes may fall to the other side
     assert torch.stack(errors).median() < 1e-4
-
-
-@pytest.mark.parametrize("kind", SHAPES)
-def test_bits_depend_on_neither_other_rows_nor_chunks_nor_the_instruction_set(kind: str) -> None:
-    pair = Pair(SHAPES[kind])
-    length = pair.network.shape.proposals
-    together = pair.draft([pair.read(row) for row in rows_of()], length)
-    for _ in range(length):  # afterwards only the first position is scored at once
-        pair.draft(rows_of(), 1)
-    for variant in variants_of(library()):
-        use(library(), variant)
-        try:
-            for slot, expected in enumerate(together):
-                (draft,) = pair.draft([pair.read(rows_of()[slot], by=slot * 30 + 1)], length)
-                assert draft.on_host == expected.on_host
-                assert torch.equal(draft.q, expected.q)
-        finally:
-            use(library(), None)
 
 
 @pytest.mark.parametrize("special", [{"rows": 18}, {"windows": (4, None)}, {"intermediate": 100}])

@@ -93,18 +93,3 @@ def test_only_the_likeliest_clusters_are_scored() -> None:
     assert (means[chosen].view(-1, 2).amin(-1) + 0.05 > means.masked_fill(chosen, -9).flatten(0, -2).amax(-1)).all()
     last = pair.packed.scores
     assert torch.equal(torch.from_numpy(last.best).long(), last.logits.topk(4, -1).indices)
-
-
-@pytest.mark.parametrize("method", ["q8", "q4"])
-def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when(method: str) -> None:
-    pair = Pair(method)
-    together = drafted(pair.packed, *pair.remembering(pair.packed))
-    for i in range(3):
-        memory, rows = pair.remembering(pair.packed)
-        row = rows[i]
-        whole = row.tokens
-        for length in (3, 5, len(whole)):  # round by round
-            row.tokens = whole[:length]
-            alone = drafted(pair.packed, memory, [row])
-        for one, all_rows in zip(alone, together, strict=True):
-            assert torch.equal(one[0], all_rows[i])
