@@ -102,6 +102,7 @@ def engine_of(model: PackedModel, rounds: int) -> Iterator[Engine]:
             yield engine
 
 
+@pytest.mark.daily(2)
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize(
     "sampling", [Sampling(), Sampling(0.7, seed=1), Sampling(1.0), replace(PENALISED, temperature=0.9)]

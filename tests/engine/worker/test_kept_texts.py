@@ -49,19 +49,21 @@ def test_chats_of_an_earlier_run_are_not_read_again(kind: str, tmp_path: Path) -
         assert reused >= len(known) - 1
 
 
-@pytest.mark.parametrize("damage", ["a byte", "an end", "all"])
-def test_a_damaged_file_is_deleted_and_its_chat_read_again(damage: str, tmp_path: Path) -> None:
+def test_a_damaged_file_is_deleted_and_its_chat_read_again(tmp_path: Path) -> None:
     texts = chatted(tmp_path, "head")
-    for file in files(tmp_path)[:2]:
-        data = bytearray(file.read_bytes())
-        data[len(data) // 2] ^= 1
-        file.write_bytes({"a byte": data, "an end": data[:-7], "all": b""}[damage])
-    with tiny_engine(kept=tmp_path, **KINDS["head"]()) as engine:  # type: ignore[arg-type]
-        (notice,) = said_while_loading(engine)
-        assert "damaged" in notice
-        reused = [turn(engine, f"{n}", (*text, 101))[1] for n, text in enumerate(texts)]
-    assert reused[0] == reused[1] == 0 < reused[2]
-    assert [file.name for file in files(tmp_path)] == ["chat-2.cache"]
+    kept = [bytearray(file.read_bytes()) for file in files(tmp_path)]
+    kept[0][len(kept[0]) // 2] ^= 1
+    for damaged in ((kept[0], kept[1][:-7], kept[2]), (kept[0], b"", kept[2])):
+        for file, data in zip(
+            (files(tmp_path)[0].with_name(f"chat-{n}.cache") for n in range(3)), damaged, strict=True
+        ):
+            file.write_bytes(data)
+        with tiny_engine(kept=tmp_path, **KINDS["head"]()) as engine:  # type: ignore[arg-type]
+            (notice,) = said_while_loading(engine)
+            assert "damaged" in notice
+            reused = [turn(engine, f"{n}", (*text, 101))[1] for n, text in enumerate(texts)]
+        assert reused[0] == reused[1] == 0 < reused[2]
+        assert [file.name for file in files(tmp_path)] == ["chat-2.cache"]
 
 
 def test_a_file_that_another_program_deletes_meanwhile_is_no_error(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def best_fixed(machine: Machine, rate: float) -> float:
 NGRAM = 0.0005
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(4)
 @pytest.mark.parametrize(
     ("verify", "c"), [(cpu, NGRAM), (cpu, 0.05), (cpu, 0.3), (gpu, 0.05), (gpu, 0.3), (wide_kernels, 0.05)]
 )

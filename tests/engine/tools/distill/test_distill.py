@@ -108,6 +108,7 @@ def test_the_card_says_where_the_head_comes_from_and_more_minutes_go_on_with_it(
     assert after.tokens == made.tokens
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["medusa", "pass"])
 def test_drafts_of_other_kinds_are_loaded(kind: str, target: Path, other: Path, tmp_path: Path) -> None:
     out = tmp_path / "draft"
@@ -254,6 +255,7 @@ def test_a_target_without_a_chat_template_needs_prompts(tiny_model: Callable[...
     assert not (tmp_path / "head").exists()
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("module", "function", "words"),
     [
