@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from enum import IntEnum
 from functools import cache, cached_property, lru_cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -196,20 +197,23 @@ class RowConstraint:
 
     def _choice(self, before: Sequence[int]) -> list[bytes]:
         """The few texts, one of which has to follow the matcher's text and `before`; none if there are many or one."""
-        matcher, tokenizer, texts = self._matcher, self._tokenizer, list[bytes]()
-        read = matcher.try_consume_tokens(list(before))
-        words = np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        if np.count_nonzero(words) <= _FEW_TOKENS:
-            allowed = np.flatnonzero(np.unpackbits(words, bitorder="little")).tolist()
-            if len(allowed) <= _FEW_TOKENS and not any(map(tokenizer.is_special_token, allowed)):
-                known = {tokenizer.decode_bytes([token]): token for token in allowed}
-                longest = [
-                    each for each in known if not any(other.startswith(each) for other in known if other != each)
-                ]
-                if 1 < len(longest) <= _FEW:
-                    texts = [each + self._after(known[each]) for each in longest]
-        matcher.rollback(read)
+        read = self._matcher.try_consume_tokens(list(before))
+        known = {self._tokenizer.decode_bytes([token]): token for token in self._few_allowed()}
+        longest = [each for each, after in pairwise([*sorted(known), b""]) if not after.startswith(each)]
+        texts = [each + self._after(known[each]) for each in longest] if 1 < len(longest) <= _FEW else []
+        self._matcher.rollback(read)
         return texts
+
+    def _few_allowed(self) -> Sequence[int]:
+        """The tokens that may follow; none if they are many, or one of them is no text."""
+        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint32)
+        if np.count_nonzero(mask) > _FEW_TOKENS:
+            return ()
+        places = np.flatnonzero(mask)
+        found = zip(places.tolist(), mask[places].tolist(), strict=True)
+        allowed = [32 * place + bit for place, word in found for bit in range(32) if word >> bit & 1]
+        special = any(map(self._tokenizer.is_special_token, allowed))
+        return () if special or len(allowed) > _FEW_TOKENS else allowed
 
     def _after(self, token: int) -> bytes:
         """The text that has to follow a token."""
