@@ -1,4 +1,4 @@
-"""Events of the engine: immutable, picklable records that need neither torch nor a model.
+"""Events of the engine: immutable, picklable records that need neither torch nor a model, and their queue.
 
 `engine.round.Round` is the central one. Every record serialises to one JSON line (`engine.trace`). Times are in
 seconds; `at` counts from the creation of the engine, without pauses.
@@ -6,11 +6,13 @@ seconds; `at` counts from the creation of the engine, without pauses.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from specchat.engine.constraint import Constraint
+from specchat.engine.request import Constraint
 from specchat.engine.round import Call, Round
 from specchat.engine.sampling_settings import Sampling
 
@@ -342,3 +344,28 @@ class Measured:
 Event = (
     Loading | Ready | Captured | Admitted | Prefilled | Round | Notice | Counted | CacheUse | Totals | Finished | Died
 )
+
+
+class Outbox:
+    """Queue of events: the engine appends; a reader drains it or blocks for the next event."""
+
+    def __init__(self) -> None:
+        self._events: SimpleQueue[Event] = SimpleQueue()
+
+    def put(self, event: Event) -> None:
+        """Append one event and wake a blocked reader."""
+        self._events.put(event)
+
+    def drain(self) -> list[Event]:
+        """Remove and return all events; never blocks."""
+        events: list[Event] = []
+        with suppress(Empty):
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+    def get(self, timeout: float | None = None) -> Event | None:
+        """Remove and return the next event, or None if none arrives within `timeout` seconds."""
+        with suppress(Empty):
+            return self._events.get(timeout=timeout)
+        return None

@@ -1,10 +1,15 @@
-"""Requests to the engine: prompt, drafting, limits."""
+"""Requests to the engine: prompt, drafting, limits, and what a reply has to follow.
+
+Importing this module does not import llguidance, which checks constraints (`engine.sequence.row_constraint`).
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from specchat.engine.constraint import Constraint
 from specchat.engine.errors import EngineError, check
 from specchat.engine.message import Message, Tool
 from specchat.engine.sampling_settings import Sampling
@@ -18,6 +23,56 @@ from specchat.engine.settings import (
     setting,
     settings_of,
 )
+
+LONGEST = 200_000
+"""Characters of a constraint; llguidance takes a second for a schema of this length."""
+FIELD = "constraint"
+"""Field that errors name."""
+
+
+class ConstraintKind(StrEnum):
+    """What the text of a constraint is."""
+
+    SCHEMA = "JSON schema"
+    REGEX = "regular expression"
+    GRAMMAR = "grammar"
+    """Lark, or GBNF as in llama.cpp."""
+    CALL = "call of a tool"
+    """Lark with token ids, which `engine.sequence.call_grammar` makes for a vocabulary; no request has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the answer has to be, thinking before it excepted.
+
+    Raises:
+        EngineError: it is empty or too long.
+    """
+
+    kind: ConstraintKind
+    """What `text` is."""
+    text: str
+    """The schema, expression or grammar."""
+
+    def __post_init__(self) -> None:
+        check(self.text.strip(), f"the {self.kind} is empty: write what the reply has to be", FIELD)
+        size = len(self.text)
+        check(size <= LONGEST, f"the {self.kind} has {size} characters: it must have at most {LONGEST}", FIELD)
+
+
+JSON_OBJECT = Constraint(ConstraintKind.SCHEMA, '{"type": "object"}')
+"""Any JSON object."""
+
+
+def one_of(choices: Sequence[str]) -> Constraint:
+    """The constraint that the answer is one of these texts.
+
+    Raises:
+        EngineError: there is none, or one is empty.
+    """
+    check(choices and all(choices), "a choice is empty: give each choice a text", FIELD)
+    return Constraint(ConstraintKind.GRAMMAR, f"start: {' | '.join(json.dumps(each) for each in choices)}")
+
 
 MAX_GAMMA = 16
 """Largest γ of a chain; also the most tokens of a tree."""
@@ -85,7 +140,7 @@ class Request:
     when_full: str = setting(STOP, "What happens to a chat that is too long.", choices=WHEN_FULL)
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
     stop_repeats: bool = False
-    """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
+    """Whether the reply ends when it repeats itself (`engine.sequence.sequence`)."""
     constraint: Constraint | None = None
     """What the answer has to follow; thinking before it is free."""
     not_drafted_from: tuple[int, ...] = ()

@@ -63,7 +63,7 @@ class Sampling:
     """Subtracted from a token's logit once for each time it is in the reply so far (as in OpenAI's API); 0 is off."""
     dry_multiplier: float = _number(0.0, "F", "0 (off) or more", lambda x: 0 <= x < inf,
         "Above 0 (usual: 0.8): tokens that continue a repetition become less likely.")  # fmt: skip
-    """DRY (`engine.sampling.dry`): a token that would continue a repetition of n ≥ `dry_allowed_length` tokens loses
+    """DRY (`engine.sampling.penalties`): a token that continues a repetition of n ≥ `dry_allowed_length` tokens loses
     `dry_multiplier` · `dry_base` ^ (n - `dry_allowed_length`) of its logit; 0 is off."""
     dry_base: float = _number(1.75, "F", "1 or more", lambda x: 1 <= x < inf,
         "How fast DRY grows with the length of the repetition; usual: 1.75.")  # fmt: skip

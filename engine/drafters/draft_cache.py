@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.device.device import to_device
-from specchat.engine.device.padding import CAPTURED
+from specchat.engine.device.device import CAPTURED, to_device
 from specchat.engine.sequence.sequence import SequenceState
 
 LEAD = 2

@@ -15,9 +15,8 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, RowOrder, Support, draft_by_kind
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, NetworkRecipe, Recipe, RowProfile
@@ -27,7 +26,7 @@ from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_cache import DraftCache
 from specchat.engine.drafters.model_steps import ModelSteps, drafted_chains
-from specchat.engine.kernels.draft_head import Scores
+from specchat.engine.kernels.drafters import Scores
 from specchat.engine.sequence.sequence import SequenceState
 
 CHAINS, TREES = "model", "model-tree"

@@ -11,13 +11,20 @@ from torch import Tensor
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
+from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature, Step
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sampling.sampler import (
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    coarse_flags,
+    draw,
+    most_likely,
+    setting_numbers,
+    standardise,
+)
 from specchat.engine.sequence.sequence import SequenceState
 
 Forward = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]

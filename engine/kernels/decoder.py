@@ -138,7 +138,7 @@ class Decoder:
         self._kernels.sk_decoder_attach(self._c, CTables.of(tables), c_layers)
 
     def attach_states(self, rings: Tensor, stored: Tensor, lengths: Lengths, commits: Lengths) -> None:
-        """Set what the slots know of recurrent layers (`engine.cache.packed_states`); kept alive here."""
+        """Set what the slots know of recurrent layers (`engine.cache.paged_cache`); kept alive here."""
         self._states = (rings, stored, lengths, commits)
         places = [number for number, layer in enumerate(self.weights.layers) if layer.is_recurrent]
         addresses = [(c_void_p * len(self.weights.layers))() for _ in range(2)]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.kernels.layer_weights import Floats
+from specchat.engine.kernels.decoder_weights import Floats
 from specchat.engine.kernels.library import KernelError, library
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
 

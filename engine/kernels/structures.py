@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from ctypes import POINTER, Structure, c_char_p, c_double, c_float, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    _Pointer,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    pointer,
+)
+from functools import lru_cache
+from math import inf, log
 from typing import Any
 
 import numpy as np
@@ -12,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.build import SOURCE
+from specchat.engine.sampling_settings import COLDEST, Sampling
 
 _HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
 _BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}
@@ -146,3 +162,18 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
 """Result type and argument types of every function."""
 CONSTANTS: dict[str, str] = dict(re.findall(r"#define (SK_\w+) (.+)", _HEADER))
 """Values of macros, as they are written."""
+
+
+@lru_cache(maxsize=64)
+def c_settings(sampling: Sampling) -> _Pointer[CSampling]:
+    """Pointer to `sk_sampling`, kept alive by the cache."""
+    return pointer(
+        CSampling(
+            temperature=max(sampling.temperature, COLDEST),
+            top_p=sampling.top_p,
+            top_k=sampling.top_k,
+            xtc_probability=sampling.xtc_probability if sampling.xtc else 0.0,
+            xtc_threshold=sampling.xtc_threshold,
+            log_min_p=log(sampling.min_p) if sampling.min_p else -inf,
+        )
+    )

@@ -15,10 +15,9 @@ from specchat.engine.cache.block_pool import BlockStore
 from specchat.engine.clock import Clock
 from specchat.engine.commands import Cancel, Close, Command, Submit
 from specchat.engine.config import EngineConfig
-from specchat.engine.events import FinishReason, Ready
+from specchat.engine.events import FinishReason, Outbox, Ready
 from specchat.engine.lanes.order import Order, next_lane
 from specchat.engine.message import Message
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.sequence.scheduler import Scheduler
 from specchat.engine.sequence.sequence import SequenceState

@@ -47,7 +47,7 @@ def pull(spec: str, store: ModelStore, progress: Progress) -> Path:
     if not (takes_file or source.is_gguf):
         return source.folder()
     from specchat.engine.kernels.library import KernelError, missing
-    from specchat.engine.models.find_packed import packed_folder  # imports torch
+    from specchat.engine.models.formats import packed_folder  # imports torch
     from specchat.engine.models.packed.decoder_description import OtherFamilyError
 
     if takes_file:

@@ -1,18 +1,19 @@
-"""Configuration of transformers for a checked model folder, and whether its architecture is supported."""
+"""Configuration of transformers for a checked model folder, whether its architecture is supported, and its cache."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, errors_as
-from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import Checkpoint, read_json
 from specchat.engine.models.families import families, family_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
 
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid"}
 """Layer types with recurrent states (`engine.cache.recurrent_states`)."""
@@ -231,3 +232,8 @@ def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig)
     if lacking or getattr(text, "alibi", False):
         return "cache is not indexed by token position"
     return None
+
+
+def cache_argument(forward: Callable[..., Any]) -> str:
+    """Name of a forward pass's argument, and of what it returns: `cache` since transformers 5.24."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"

@@ -26,8 +26,7 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.tree_mask import FedPlaces, TreeMask, TreePart, TreePlace
-from specchat.engine.device.device import to_device
-from specchat.engine.device.padding import padded_width
+from specchat.engine.device.device import padded_width, to_device
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Adjustment, Penalties

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.constraint import FIELD, Constraint
 from specchat.engine.errors import EngineError, errors_as, first_line
-from specchat.engine.request import ANY_TOOL, Request
+from specchat.engine.request import ANY_TOOL, FIELD, Constraint, Request
 from specchat.engine.sequence.call_grammar import call_constraint
 from specchat.engine.sequence.grammar import check_constraint, check_matcher, matcher_of
 from specchat.engine.sequence.reply_formats import find_format

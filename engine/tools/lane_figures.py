@@ -16,8 +16,7 @@ from specchat.engine.events import Admitted, Event, Speedup, Totals
 from specchat.engine.registry import DRAFTERS, Reads
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
-from specchat.engine.stats.speedup import Spread
-from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
+from specchat.engine.stats.speedup import Spread, expected_of_rounds, speedup_of_rounds
 
 SAMPLED = (
     "The texts are sampled with the same seed: the distributions are equal, and the tokens where the width of a pass "

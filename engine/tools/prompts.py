@@ -9,10 +9,9 @@ from itertools import cycle, islice
 from typing import Any
 
 from specchat.engine.config import ASSETS
-from specchat.engine.constraint import Constraint, ConstraintKind
 from specchat.engine.errors import check
 from specchat.engine.message import Message
-from specchat.engine.request import Request
+from specchat.engine.request import Constraint, ConstraintKind, Request
 from specchat.engine.sequence.prompt import encode
 
 _FOLDER = ASSETS / "prompts"

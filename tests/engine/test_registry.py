@@ -24,9 +24,8 @@ MODULE, ENTRY = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 """The example of a new drafter: its module, and its entry."""
 REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED, BLOCK)}
 IMPORTED_BY_NAME = {
-    "worker/drafters.py": REGISTERED,
-    "worker/draft_parts.py": REGISTERED,
-    "worker/obtain.py": {"specchat.engine.backends.transformers_backend", PackedModel.backend},
+    "worker/assembly.py": REGISTERED,
+    "worker/obtain.py": {*REGISTERED, "specchat.engine.backends.transformers_backend", PackedModel.backend},
     "models/families/__init__.py": {
         f"specchat.engine.models.families.{each.name}" for each in iter_modules(families.__path__)
     },

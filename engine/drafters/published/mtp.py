@@ -25,9 +25,8 @@ from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, codes_of
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.weights import fill, head_errors
 from specchat.engine.errors import EngineError
-from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
-from specchat.engine.models.model_config import read_config
+from specchat.engine.models.model_config import cache_argument, read_config
 from specchat.engine.models.packed.load import Model
 
 _LAYER = "layers.0."

@@ -12,7 +12,7 @@ MATRICES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Matrices of a layer: part of `engine.kernels.layer_weights.LayerWeights` to name."""
+"""Matrices of a layer: part of `engine.kernels.decoder_weights.LayerWeights` to name."""
 ROUTER = "mlp.gate"
 """Its presence makes the MLP of a layer a mixture of experts."""
 SHARED = {

@@ -25,8 +25,7 @@ from specchat.engine.files import make_folder, replacing
 from specchat.engine.models.disk import disk_errors
 from specchat.engine.request import NO_DRAFTER, Request
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling.sampler import draw, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import SamplingRows, draw, standardise
 from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.template import render

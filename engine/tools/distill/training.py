@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.device.device import pick_device
-from specchat.engine.device.padding import CAPTURED
+from specchat.engine.device.device import CAPTURED, pick_device
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.models.disk import require_space
-from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
-from specchat.engine.models.packed.load import Model, PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel, require_decoder_only
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress

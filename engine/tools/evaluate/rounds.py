@@ -25,7 +25,7 @@ from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
-from specchat.engine.outbox import Outbox
+from specchat.engine.events import Outbox
 from specchat.engine.request import Request
 from specchat.engine.research.pass_drafter import PassDrafter
 from specchat.engine.sampling.penalties import Adjustment, Penalties

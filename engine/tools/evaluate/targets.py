@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
-from specchat.engine.models.encoder_decoder import require_decoder_only
+from specchat.engine.models.packed.load import require_decoder_only
 from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.evaluate.rounds import passes

@@ -23,8 +23,7 @@ from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device import gpu
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.models.packed import gpu_layers
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model

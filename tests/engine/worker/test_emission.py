@@ -11,9 +11,8 @@ import pytest
 from specchat.engine import Engine, Finished, FinishReason, Outbox, Round
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.worker.emission import Emission
-from specchat.engine.worker.plain_passes import PlainPasses
-from specchat.engine.worker.records import Commit, Times
+from specchat.engine.worker.records import Commit, Emission, Times
+from specchat.engine.worker.rounds import PlainPasses
 from tests.engine.tiny import ask, ended, ids_of, next_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
 from tests.failing import fails
 
@@ -61,7 +60,7 @@ def test_held_work_waits_for_the_launch_and_other_work_does_not() -> None:
 
 
 def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.worker.emission.MOST_HELD_S", PATIENCE)
+    monkeypatch.setattr("specchat.engine.worker.records.MOST_HELD_S", PATIENCE)
     commit = Commit.of
 
     def fail_late(row: Any, *arguments: Any) -> Commit:
@@ -170,8 +169,8 @@ def test_a_step_shows_its_record_though_no_round_follows(engine: Engine) -> None
 
 def test_no_record_is_made_while_a_plain_pass_is_timed(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would make plain decoding look slower than it is."""
-    monkeypatch.setattr("specchat.engine.worker.plain_passes.PRICE", 0)
-    monkeypatch.setattr("specchat.engine.worker.plain_passes.EARLY_PRICE", 0)
+    monkeypatch.setattr("specchat.engine.worker.rounds.PRICE", 0)
+    monkeypatch.setattr("specchat.engine.worker.rounds.EARLY_PRICE", 0)
     commit_of, emit, committed, emitted = Commit.of, Commit.emit, list[int](), list[int]()
     seen: list[tuple[int, int]] = []
 

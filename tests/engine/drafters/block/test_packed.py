@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Request, Sampling
-from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.draft import Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Recipe

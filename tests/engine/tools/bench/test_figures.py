@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine import Admitted, EngineConfig, Event, Round
-from specchat.engine.stats.theory import speedup_of_rounds
+from specchat.engine.stats.speedup import speedup_of_rounds
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Traffic, tally, weights_read
 from specchat.engine.tools.runner import NONE, Variant
 from specchat.engine.worker.assembly import assemble_loaded

@@ -12,8 +12,14 @@ import torch
 
 from specchat.engine import Constraint, ConstraintKind, EngineError
 from specchat.engine.tools.bench import BenchOptions, figures, run
-from specchat.engine.tools.bench.llama_server import VARIABLE, describe, load_library
-from specchat.engine.tools.bench.peers import BatchClock, LlamaCppPeer, TransformersPeer
+from specchat.engine.tools.bench.peers import (
+    VARIABLE,
+    BatchClock,
+    LlamaCppPeer,
+    TransformersPeer,
+    describe,
+    load_library,
+)
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
 from tests.failing import fails
