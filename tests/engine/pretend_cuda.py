@@ -249,7 +249,7 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     gpu = PretendedGpu()
     monkeypatch.setattr(cached_model, "compile_layers", lambda _: False)
     monkeypatch.setattr(gpu_layers, "compiled", lambda: gpu_layers.dequantized)
-    monkeypatch.setattr("specchat.engine.device.device.has_triton", lambda _: False)
+    monkeypatch.setattr("specchat.engine.device.gpu.has_triton", lambda _: False)
     if not capture:
         plan = Graphs.plan
         monkeypatch.setattr(Graphs, "plan", lambda graphs, *what: plan(graphs, *what) if what[0] == NEEDED else None)
