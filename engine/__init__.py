@@ -36,7 +36,6 @@ from specchat.engine.files import FILE_MODE, create_text, local_path, make_folde
 from specchat.engine.kernels.cores import SpareCore, spare_core, usable_cores
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.lanes.order import CLOCKS, Order
-from specchat.engine.message import Message, MessagePart, PartKind, Tool, message_parts, text_of
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.registry import DRAFTERS, unknown_drafter
 from specchat.engine.request import (
@@ -47,13 +46,18 @@ from specchat.engine.request import (
     WHEN_FULL,
     Constraint,
     ConstraintKind,
+    Message,
+    MessagePart,
+    PartKind,
     Request,
+    Tool,
     gamma_text,
+    message_parts,
     one_of,
     parse_gamma,
+    text_of,
 )
 from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
-from specchat.engine.sampling_settings import SAMPLING_NUMBERS, Sampling
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
@@ -63,8 +67,10 @@ from specchat.engine.settings import (
     MODEL,
     ONE_OR_MORE,
     SAMPLING,
+    SAMPLING_NUMBERS,
     TOPICS,
     Applies,
+    Sampling,
     Setting,
     entry,
     setting,

@@ -10,11 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from specchat.engine.clock import Clock
 from specchat.engine.errors import EngineError
-from specchat.engine.events import Finished, FinishReason, Outbox
-from specchat.engine.message import Message, Tool
-from specchat.engine.request import Request
+from specchat.engine.events import Clock, Finished, FinishReason, Outbox
+from specchat.engine.request import Message, Request, Tool
 
 
 @dataclass(frozen=True, slots=True)

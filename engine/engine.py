@@ -17,15 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from specchat.engine import commands
-from specchat.engine.clock import Clock
 from specchat.engine.commands import OpenRequests
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import ClosingError, EngineError, check, check_system
-from specchat.engine.events import Died, Event, Finished, Loading, Outbox, Ready
-from specchat.engine.message import Message, Tool
+from specchat.engine.events import Clock, Died, Event, Finished, Loading, Outbox, Ready
 from specchat.engine.registry import unknown_drafter
-from specchat.engine.request import AUTO, Request, check_gamma
+from specchat.engine.request import AUTO, Message, Request, Tool, check_gamma
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import texts_of
 from specchat.engine.sequence.grammar import check_constraint

@@ -1,4 +1,4 @@
-"""Events of the engine: immutable, picklable records that need neither torch nor a model, and their queue.
+"""Events of the engine: immutable, picklable records that need neither torch nor a model; their queue and clock.
 
 `engine.round.Round` is the central one. Every record serialises to one JSON line (`engine.trace`). Times are in
 seconds; `at` counts from the creation of the engine, without pauses.
@@ -6,7 +6,9 @@ seconds; `at` counts from the creation of the engine, without pauses.
 
 from __future__ import annotations
 
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from queue import Empty, SimpleQueue
@@ -14,7 +16,7 @@ from typing import NamedTuple
 
 from specchat.engine.request import Constraint
 from specchat.engine.round import Call, Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 
 
 class FinishReason(StrEnum):
@@ -369,3 +371,40 @@ class Outbox:
         with suppress(Empty):
             return self._events.get(timeout=timeout)
         return None
+
+
+class Clock:
+    """Clock that counts seconds while it runs. It is run and stopped by one thread and may be read by any.
+
+    Args:
+        runs: whether it runs from the start.
+        now: monotonic time in seconds.
+    """
+
+    def __init__(self, *, runs: bool = True, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._state: tuple[float, float | None] = 0.0, now() if runs else None
+        """Seconds up to the last change, and the time of that change if it runs; replaced as a whole for readers."""
+
+    def __call__(self) -> float:
+        """Seconds counted so far."""
+        counted, since = self._state
+        return counted if since is None else counted + self._now() - since
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Context manager during which the clock runs, and after which it is stopped."""
+        self._state = self(), self._now()
+        try:
+            yield
+        finally:
+            self._state = self(), None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Context manager during which the clock is stopped, and after which it runs."""
+        self._state = self(), None
+        try:
+            yield
+        finally:
+            self._state = self(), self._now()

@@ -19,8 +19,8 @@ from specchat.engine.kernels.round import TextMemory, c_reads
 from specchat.engine.kernels.structures import CGrowing, CGrowth, CPenalties, c_settings
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 
 _EDGES = array("d", EDGES)
 _EXPANDED = 2 * MAX_GAMMA

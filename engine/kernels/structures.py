@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.kernels.build import SOURCE
-from specchat.engine.sampling_settings import COLDEST, Sampling
+from specchat.engine.settings import COLDEST, Sampling
 
 _HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
 _BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}

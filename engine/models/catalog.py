@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.checkpoint import read_json
-from specchat.engine.sampling_settings import SAMPLING_NUMBERS, Sampling
-from specchat.engine.settings import settings_of
+from specchat.engine.settings import SAMPLING_NUMBERS, Sampling, settings_of
 
 FILE = "generation_config.json"
 _WHOLE = [name for name in SAMPLING_NUMBERS if settings_of(Sampling)[name].kind == "int"]

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.device.device import to_device
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 
 
 class Penalties:

@@ -23,7 +23,7 @@ from torch.nn.functional import pad
 
 from specchat.engine.device.device import to_device
 from specchat.engine.sampling.xtc import without_top_choices
-from specchat.engine.sampling_settings import COLDEST, Sampling
+from specchat.engine.settings import COLDEST, Sampling
 
 _SMALL_TOP_K = 64
 """Largest top-k for which a graph selects the largest logits first."""

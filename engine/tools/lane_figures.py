@@ -1,6 +1,6 @@
 """Figures of one reply in a lane, and of the comparison of two lanes. Each figure is defined here and nowhere else.
 
-Times are of the lanes' own clocks (`engine.clock`): work of one lane never counts in the other's figures.
+Times are of the lanes' own clocks (`engine.events`): work of one lane never counts in the other's figures.
 """
 
 from __future__ import annotations

@@ -10,8 +10,7 @@ from typing import Any
 
 from specchat.engine.config import ASSETS
 from specchat.engine.errors import check
-from specchat.engine.message import Message
-from specchat.engine.request import Constraint, ConstraintKind, Request
+from specchat.engine.request import Constraint, ConstraintKind, Message, Request
 from specchat.engine.sequence.prompt import encode
 
 _FOLDER = ASSETS / "prompts"

@@ -18,7 +18,7 @@ from specchat.engine.events import Event, Finished, FinishReason, Outbox, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.request import AUTO, Request, gamma_text
 from specchat.engine.round import Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.prompts import Prompt
 

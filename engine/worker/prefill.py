@@ -10,8 +10,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import to_device
 from specchat.engine.events import Prefilled
-from specchat.engine.sequence.scheduler import Scheduler
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.sequence import Scheduler, SequenceState
 from specchat.engine.worker.records import Emission
 from specchat.engine.worker.requests import Faults, start
 

@@ -30,8 +30,7 @@ from specchat.engine.sequence.prompt import (
 )
 from specchat.engine.sequence.reply_formats import find_format
 from specchat.engine.sequence.row_constraint import Constraints
-from specchat.engine.sequence.scheduler import Scheduler
-from specchat.engine.sequence.sequence import Repetition, SequenceState
+from specchat.engine.sequence.sequence import Repetition, Scheduler, SequenceState
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.notices import UNREPEATABLE, Notices
 from specchat.engine.worker.records import Emission

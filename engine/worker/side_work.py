@@ -19,7 +19,7 @@ from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.events import Captured
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assembly
 from specchat.engine.worker.notices import Notices
 

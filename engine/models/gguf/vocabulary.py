@@ -11,7 +11,7 @@ from typing import Any
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.sequence.chat_prompt import CONTROL_FORM, END_TEXTS, is_control
+from specchat.engine.sequence.prompt import CONTROL_FORM, END_TEXTS, is_control
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Types of tokens."""

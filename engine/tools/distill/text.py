@@ -26,9 +26,9 @@ from specchat.engine.models.disk import disk_errors
 from specchat.engine.request import NO_DRAFTER, Request
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.sampler import SamplingRows, draw, standardise
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.template import render
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.evaluate.rounds import row_of
 from specchat.engine.tools.prompts import Prompt
 

@@ -24,7 +24,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.distill.block import Block
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass

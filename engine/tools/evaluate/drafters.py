@@ -15,9 +15,9 @@ from specchat.engine.models.packed.load import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.settings import Sampling
 from specchat.engine.stats.speedup import speedup_of_rounds
 from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way, finish, read
 from specchat.engine.tools.evaluate.texts import (

@@ -30,10 +30,10 @@ from specchat.engine.request import Request
 from specchat.engine.research.pass_drafter import PassDrafter
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sampling.sampler import one_hot
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.row_constraint import Constraints
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.evaluate.texts import Text
 from specchat.engine.worker.assembly import Assembly
 

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.message import Message
 from specchat.engine.models.catalog import DEFAULT_PRESET
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.round import Round
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.report import one_line
 from specchat.engine.tools.runner import ToolOptions, require_least
 from specchat.engine.trace import from_json

@@ -21,7 +21,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import check_gamma, parse_gamma
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.tools import runner
 from specchat.engine.tools.lossless import checks
 from specchat.engine.tools.lossless.report import VerificationReport

@@ -24,8 +24,8 @@ from specchat.engine.request import Request
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.sampling.test_penalties import DRY, EVERY_KIND
 
 CPU = torch.device("cpu")

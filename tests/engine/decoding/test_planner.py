@@ -18,8 +18,8 @@ from specchat.engine.decoding.round import Outcome, RoundOutcome
 from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.request import NO_DRAFTER, Request
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.rows import row_of
 
 

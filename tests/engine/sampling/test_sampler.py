@@ -15,7 +15,7 @@ from transformers import (
 )
 
 from specchat.engine.sampling.sampler import SamplingRows, broken, draw, mass_threshold, most_likely, standardise
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from tests.engine.pretend_cuda import GPU, pretended_gpu
 from tests.engine.sampling.plainly import without_top_choices
 

@@ -24,11 +24,11 @@ from specchat.engine import (
     Request,
     Round,
 )
-from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
 from specchat.engine.device import graphs
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.errors import ClosingError
+from specchat.engine.events import Clock
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, replies, replies_of

@@ -22,7 +22,7 @@ from specchat.engine import (
     Request,
 )
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.worker.assembly import Assembly
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
