@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from specchat.engine.errors import EngineError, first_line
+from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.progress import size_text
 
 try:
@@ -34,8 +34,7 @@ def pick_device(name: str) -> torch.device:
         raise EngineError(f"device {name!r} is not known: choose auto, cpu, cuda or cuda:N") from error
     if device.type == "cpu":
         return torch.device("cpu")
-    if device.type != "cuda":
-        raise EngineError(f"device {name!r} is not supported: choose auto, cpu, cuda or cuda:N")
+    check(device.type == "cuda", f"device {name!r} is not supported: choose auto, cpu, cuda or cuda:N")
     if not torch.cuda.is_available():
         raise EngineError(f"device {name!r} cannot be used because {_why_no_gpu()}: choose auto or cpu")
     count = torch.cuda.device_count()

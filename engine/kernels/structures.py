@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 from collections.abc import Iterator
-from ctypes import (
-    POINTER,
-    Structure,
-    _Pointer,
-    c_char_p,
-    c_double,
-    c_float,
-    c_int32,
-    c_int64,
-    c_uint32,
-    c_uint64,
-    c_void_p,
-    pointer,
-)
+from ctypes import POINTER, Structure, _Pointer, c_char_p, c_void_p, pointer
 from functools import lru_cache
 from math import inf, log
 from typing import Any
@@ -33,12 +21,10 @@ _HEADER = re.sub("//.*", "", (SOURCE / "api.h").read_text(encoding="utf-8"))
 _BODIES = {before or after: body for before, body, after in re.findall(r"struct (\w*) ?{([^}]*)} ?(\w*);", _HEADER)}
 """Declarations of the fields of each structure, by name."""
 _TYPES: dict[str, Any] = {
-    "double": c_double,
-    "float": c_float,
-    "int32_t": c_int32,
-    "int64_t": c_int64,
-    "uint32_t": c_uint32,
-    "uint64_t": c_uint64,
+    **{
+        name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
+        for name in ("double", "float", "int32_t", "int64_t", "uint32_t", "uint64_t")
+    },
     "void": None,
 }
 """Numbers, and the structures below once they are defined."""

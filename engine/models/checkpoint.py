@@ -138,10 +138,8 @@ class Checkpoint:
             parameters += count
             dtypes |= kinds
             names |= own
-        if not any((folder / name).is_file() for name in _TOKENIZERS):
-            raise EngineError(
-                f"{folder} has no tokenizer (tokenizer.json): copy the tokenizer files of the model there"
-            )
+        told = f"{folder} has no tokenizer (tokenizer.json): copy the tokenizer files of the model there"
+        check(any((folder / name).is_file() for name in _TOKENIZERS), told)
         _check_config(folder / "config.json", config, parameters)
         return cls(folder, config, parameters, frozenset(dtypes), frozenset(names))
 
@@ -202,8 +200,7 @@ def read_json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{path} cannot be read ({error}): fetch the model again") from error
-    if not isinstance(content, dict):
-        raise EngineError(f"{path} holds no JSON object: fetch the model again")
+    check(isinstance(content, dict), f"{path} holds no JSON object: fetch the model again")
     return content
 
 
@@ -234,10 +231,8 @@ def weight_files(folder: Path) -> list[Path]:
             raise EngineError(f"{folder / INDEX} names no weights, so the model is not complete: fetch it again")
         names = sorted(set(map(str, weight_map.values())))
         for name in names:
-            if not _is_inside(folder, name):
-                raise EngineError(
-                    f"{folder / INDEX} names a file outside of its folder ({name}): fetch the model again"
-                )
+            told = f"{folder / INDEX} names a file outside of its folder ({name}): fetch the model again"
+            check(_is_inside(folder, name), told)
         lacking = [name for name in names if not (folder / name).is_file()]
         if lacking:
             raise EngineError(f"{folder} lacks {lacking[0]}, so the model is not complete: fetch it again")

@@ -254,10 +254,8 @@ def gguf_config(header: GgufHeader, family: Family) -> PreTrainedConfig:
 def _common(header: GgufHeader, family: Family) -> Settings:
     heads, key_heads = header.setting("attention.head_count"), header.setting("attention.head_count_kv", None)
     tokens, layers = {"bos": "bos", "eos": "eos", "pad": "padding"}, layer_count(header)
-    if header.setting("expert_count", 0) and not family.mixture:
-        raise EngineError(
-            f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
-        )
+    told = f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
+    check(family.mixture or not header.setting("expert_count", 0), told)
     shared = max(key_heads) if isinstance(key_heads, list) else key_heads or heads
     check(
         isinstance(heads, list) or heads % shared == 0,

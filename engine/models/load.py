@@ -268,10 +268,8 @@ def load_tokenizer(folder: Path) -> PlainTokenizer:
     with errors_as(lambda error: f"the tokenizer of {folder} cannot be loaded ({first_line(error)})"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
         tokenizer("some words")  # settings of the wrong type raise only here
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise EngineError(
-            f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"
-        )
+    told = f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"
+    check(isinstance(tokenizer, PreTrainedTokenizerFast), told)
     facts = tokenizer_facts(tokenizer)
     for file in (folder / name for name in _PROCESSOR_FILES if not facts["chat_template"]):
         if file.is_file():

@@ -211,12 +211,8 @@ def _obtain_draft(spec: str, config: EngineConfig, target: Model, progress: Prog
 
 def _check_several(config: EngineConfig, progress: Progress) -> None:
     """Refuse drafts that cannot be merged before any is loaded."""
-    if len(config.drafts) > MOST_MODELS:
-        raise EngineError(
-            f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
-        )
+    told = f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
+    check(len(config.drafts) <= MOST_MODELS, told)
     for spec in config.drafts:
-        if names_part(spec, ModelStore(config.models), progress):
-            raise EngineError(
-                f"{spec} is not a draft model, and only draft models are merged: name it alone or leave it out"
-            )
+        told = f"{spec} is not a draft model, and only draft models are merged: name it alone or leave it out"
+        check(not names_part(spec, ModelStore(config.models), progress), told)

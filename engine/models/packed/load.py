@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.errors import EngineError, errors_as
+from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_shape import DecoderShape
 from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerInputs, LayerWeights
@@ -248,10 +248,8 @@ def require_decoder_only(model: Model, purpose: str) -> None:
     Raises:
         EngineError: it is one.
     """
-    if model.start is not None:
-        raise EngineError(
-            f"{purpose} a model that continues text, and {model.name} is an encoder-decoder: choose another target"
-        )
+    told = f"{purpose} a model that continues text, and {model.name} is an encoder-decoder: choose another target"
+    check(model.start is None, told)
 
 
 def check_same_kind(target: Model, draft: Model) -> None:
