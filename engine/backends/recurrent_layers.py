@@ -136,12 +136,7 @@ _OPERATORS: tuple[tuple[str, str, Operator, dict[str, Any]], ...] = (
     ("torch_chunk_gated_delta_rule", "torch_recurrent_gated_delta_rule", _delta_step, {}),
     ("chunk_kimi_delta_attention", "recurrent_kimi_delta_attention", _delta_step, {}),
     ("mamba2_chunk_scan", "mamba2_selective_state_update", _scan_step, {}),
-    (
-        "mamba_selective_scan",
-        "mamba_selective_state_update",
-        _channels_step,
-        {"dimension": 2, "starts_anew": True},
-    ),
+    ("mamba_selective_scan", "mamba_selective_state_update", _channels_step, {"dimension": 2, "starts_anew": True}),
 )
 """Names of an operator over many tokens and of the one over a single token, how the second is called for each, and
 options of `stepwise`."""

@@ -145,11 +145,7 @@ class TransformersBackend(TensorBackend):
 
     @torch.inference_mode()
     def prefill(
-        self,
-        tokens: Tensor,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        lengths: Sequence[int] | None = None,
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
     ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         if self.states:

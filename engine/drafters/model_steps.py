@@ -73,11 +73,7 @@ class ModelSteps:
 
     @torch.inference_mode()
     def chain(
-        self,
-        rows: Sequence[SequenceState],
-        logits_after: Callable[[int, Tensor], Tensor],
-        steps: int,
-        first: int = 0,
+        self, rows: Sequence[SequenceState], logits_after: Callable[[int, Tensor], Tensor], steps: int, first: int = 0
     ) -> tuple[Tensor, Tensor | None]:
         """Like `draft`; `logits_after` returns a step's logits [B, 1, V], given the tokens [B, step] before it."""
         sampling = [row.drafting for row in rows]

@@ -272,10 +272,7 @@ class SuffixDrafter(TextDrafter[RepeatedText]):
         if buckets and buckets[0] < self._least:
             return Draft()
         sources = (Source(OTHER_CHATS if stored else self.name),) if self._datastore else ()
-        return replace(
-            Draft.chain(tokens, buckets, 0 if self.profile.free else order.gamma),
-            sources=sources,
-        )
+        return replace(Draft.chain(tokens, buckets, 0 if self.profile.free else order.gamma), sources=sources)
 
     def continue_behind(self, row: SequenceState, tokens: Sequence[int], count: int) -> list[int]:
         """Up to `count` tokens that are likely after the row's text and these tokens, which need not come to stay."""

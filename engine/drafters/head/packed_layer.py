@@ -49,12 +49,7 @@ class PackedLayer(HeadLayer):
     """
 
     def __init__(
-        self,
-        head: DraftHead,
-        scores: PackedMatrix,
-        embedding: PackedMatrix,
-        pool: BlockPool,
-        window: int = WINDOW,
+        self, head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, pool: BlockPool, window: int = WINDOW
     ) -> None:
         self._head = _packed(head, scores, embedding, pool.width * BLOCK, window)
         self.unread = UnreadStates(self._head)

@@ -181,5 +181,5 @@ def rotary_frequencies(layer: Mapping[str, Any], hidden: int, heads: int, size: 
         return stated["rope_theta"] ** -(torch.arange(0, size, 2).float() / size), 1.0
     except (KeyError, TypeError, ValueError) as error:
         raise UnfitError(
-            f"has a config.json with rotary settings that cannot be read ({first_line(error)}): fetch it again",
+            f"has a config.json with rotary settings that cannot be read ({first_line(error)}): fetch it again"
         ) from None

@@ -19,11 +19,7 @@ from torch import Tensor
 from specchat.engine.models.family import Order, Parts
 from specchat.engine.models.linear_layers import FUSED
 
-_PARTS = {
-    "gate_proj": ("gate_up_proj", 0, 2),
-    "up_proj": ("gate_up_proj", 1, 2),
-    "down_proj": ("down_proj", 0, 1),
-}
+_PARTS = {"gate_proj": ("gate_up_proj", 0, 2), "up_proj": ("gate_up_proj", 1, 2), "down_proj": ("down_proj", 0, 1)}
 _BIAS = "_bias"
 
 

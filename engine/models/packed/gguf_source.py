@@ -37,12 +37,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-_MTP = {
-    "fc": "eh_proj",
-    "pre_fc_norm_embedding": "enorm",
-    "pre_fc_norm_hidden": "hnorm",
-    "norm": "shared_head_norm",
-}
+_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
 """Weights that only a multi-token-prediction layer has, and llama.cpp's names below `nextn`."""
 _MTP_LAYER = (
     *("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"),
