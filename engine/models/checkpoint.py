@@ -197,7 +197,7 @@ def read_json(path: Path) -> dict[str, Any]:
         EngineError: the file cannot be read, or is not a JSON object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{path} cannot be read ({error}): fetch the model again") from error
     check(isinstance(content, dict), f"{path} holds no JSON object: fetch the model again")

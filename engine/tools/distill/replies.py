@@ -21,7 +21,7 @@ from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.tools.distill.text import Conversation, Corpus, state_size
 from specchat.engine.tools.distill.work_folder import DistillOptions
 from specchat.engine.tools.evaluate.drafters import evaluate
-from specchat.engine.tools.evaluate.rounds import passes
+from specchat.engine.tools.evaluate.reading import passes
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, read_entries, texts_of
 
 LENGTH = 2048

@@ -19,7 +19,8 @@ from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.settings import Sampling
 from specchat.engine.stats.speedup import speedup_of_rounds
-from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way, finish, read
+from specchat.engine.tools.evaluate.reading import finish, read
+from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way
 from specchat.engine.tools.evaluate.texts import (
     EvaluateOptions,
     Interval,
