@@ -29,8 +29,7 @@ from specchat.engine import Constraint, ConstraintKind, Engine, EngineConfig, En
 from specchat.engine.events import Event, Finished, Outbox
 from specchat.engine.round import Round
 from specchat.engine.sequence.grammar import check_constraint
-from specchat.engine.tools.prompts import Prompt
-from specchat.engine.tools.runner import Variant, make_request, running
+from specchat.engine.tools.runner import Prompt, Variant, make_request, running
 
 _WORDS = ("name", "id", "größe", "a b", "x", "user_name", "créé", "日付", "created_at", 'quo"te', "is-ok")
 REFUSED, INVALID = "refused", "invalid"

@@ -14,9 +14,8 @@ from specchat.engine.decoding.draft import Draft, RowOrder, Source
 from specchat.engine.decoding.drafter import NetworkRecipe, Recipe
 from specchat.engine.decoding.tree import BRANCHES, tree_from
 from specchat.engine.decoding.tree_growth import EDGES, GRADES, HOPE, LEAST, NO_STEP, Expanded
-from specchat.engine.kernels.library import library
+from specchat.engine.kernels.library import CGrowing, CGrowth, CPenalties, c_settings, library
 from specchat.engine.kernels.round import TextMemory, c_reads
-from specchat.engine.kernels.structures import CGrowing, CGrowth, CPenalties, c_settings
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sequence.sequence import SequenceState

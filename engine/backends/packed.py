@@ -18,10 +18,9 @@ from specchat.engine.decoding.draft import Draft, Support, common_support
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.kernels.decoder import TokenLayout
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.library import c_settings
+from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, QuantizedLinear
 from specchat.engine.kernels.round import RoundRows, RoundRules, round_memory
-from specchat.engine.kernels.structures import c_settings
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties

@@ -13,8 +13,7 @@ from torch.nn import functional
 from specchat.engine.backends import attention, token_product
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
-from specchat.engine.backends.longrope import fix_longrope
-from specchat.engine.backends.recurrent_layers import record_states
+from specchat.engine.backends.modelling_code import fix_longrope, record_states
 from specchat.engine.backends.tensor_acceptance import TensorOutcomes
 from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.block_pool import BlockPool

@@ -17,9 +17,8 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.library import KernelError, library, require
+from specchat.engine.kernels.library import CBatch, CCache, CGrowing, CTables, KernelError, library, require
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CBatch, CCache, CGrowing, CTables
 
 Lengths = NDArray[np.int32]
 

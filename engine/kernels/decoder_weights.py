@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, check_shape
-from specchat.engine.kernels.library import KernelError
+from specchat.engine.kernels.library import CLayer, CModel, CRope, KernelError
 from specchat.engine.kernels.packed_matrix import PANEL, PackedMatrix
-from specchat.engine.kernels.structures import CLayer, CModel, CRope
 
 Floats = NDArray[np.float32]
 Shapes = dict[str, tuple[int, ...]]

@@ -15,10 +15,9 @@ from torch import Tensor
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Batch, TokenLayout
 from specchat.engine.kernels.decoder_weights import DecoderWeights, Floats
-from specchat.engine.kernels.library import library, require
+from specchat.engine.kernels.library import CBlockModel, CCache, CHeadModel, CHeadStep, CTables, library, require
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.kernels.round import RoundRows, TargetStates, c_reads
-from specchat.engine.kernels.structures import CBlockModel, CCache, CHeadModel, CHeadStep, CTables
 
 
 class StateDrafter:

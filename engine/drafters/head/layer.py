@@ -19,8 +19,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import Format, QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.linear_layers import pack, prepacked_linear
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_rows

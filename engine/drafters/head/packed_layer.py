@@ -21,8 +21,7 @@ from specchat.engine.kernels.decoder import TokenLayout
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, sizes_fit
 from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerWeights
 from specchat.engine.kernels.drafters import STATE, PackedHead, Scores, StateDrafter
-from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.quantized_layers import QuantizedLinear, array_of
+from specchat.engine.kernels.packed_matrix import PackedMatrix, QuantizedLinear, array_of
 from specchat.engine.kernels.round import TargetStates
 
 _CPU = torch.device("cpu")

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import trim_heap
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, pack
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, QuantizedEmbedding, QuantizedLinear, pack
 from specchat.engine.models.checkpoint import Checkpoint
 from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.gguf.blocks import TYPES, dequantized_rows, most_common_type, read_matrix

@@ -22,8 +22,19 @@ from specchat.engine.tools.bench.peers import PEERS, Peers
 from specchat.engine.tools.bench.report import BenchReport
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
-from specchat.engine.tools.prompts import CONSTRAINED, SETS, PromptSet, load_prompts
-from specchat.engine.tools.runner import BASELINE, NONE, Say, ToolOptions, choose_variants, require_least, running
+from specchat.engine.tools.runner import (
+    BASELINE,
+    CONSTRAINED,
+    NONE,
+    SETS,
+    PromptSet,
+    Say,
+    ToolOptions,
+    choose_variants,
+    load_prompts,
+    require_least,
+    running,
+)
 from specchat.engine.worker.assembly import Assembly
 
 ALL = "all"

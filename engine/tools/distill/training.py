@@ -28,9 +28,20 @@ from specchat.engine.settings import Sampling
 from specchat.engine.tools.distill.block import Block
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
-from specchat.engine.tools.distill.replies import LENGTH, TEMPERATURES, acceptance, read_replies, split
 from specchat.engine.tools.distill.tables import count_tables
-from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, scripts_of, state_size
+from specchat.engine.tools.distill.text import (
+    LENGTH,
+    TEMPERATURES,
+    Conversation,
+    Corpus,
+    Rollout,
+    acceptance,
+    own_questions,
+    read_replies,
+    scripts_of,
+    split,
+    state_size,
+)
 from specchat.engine.tools.distill.trainer import Draft, Trainer
 from specchat.engine.tools.distill.work_folder import (
     COUNTED,
@@ -43,8 +54,7 @@ from specchat.engine.tools.distill.work_folder import (
     locked,
     require_text,
 )
-from specchat.engine.tools.prompts import load_prompts
-from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
+from specchat.engine.tools.runner import Variant, load_prompts, metrics_of, run_pass, running
 from specchat.engine.worker.assembly import memory_errors
 from specchat.engine.worker.obtain import make_runner, obtain_model
 

@@ -35,7 +35,7 @@ def test_a_call_that_memory_is_too_short_for_fails_as_the_device_does_and_the_ne
 import resource, torch
 from specchat.engine.kernels.library import KernelMemoryError, library
 from specchat.engine.kernels.round import RoundRows, RoundRules
-from specchat.engine.kernels.structures import c_settings
+from specchat.engine.kernels.library import c_settings
 from specchat.engine import Sampling
 size, few = 1 << 26, 1 << 10
 logits = torch.zeros(size)

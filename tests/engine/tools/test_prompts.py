@@ -4,7 +4,7 @@ import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.sequence.grammar import check_constraint
-from specchat.engine.tools.prompts import CONSTRAINED, SETS, Prompt, PromptSet, load_prompts
+from specchat.engine.tools.runner import CONSTRAINED, SETS, Prompt, PromptSet, load_prompts
 
 
 @pytest.mark.parametrize("name", SETS)

@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import Format, QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.convert import convert_gguf, gguf_config
 from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.formats import packed_folder
