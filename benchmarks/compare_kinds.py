@@ -19,7 +19,8 @@ from typing import Any
 
 from benchmarks.interface.running import load_of_machine, specchat
 from specchat.engine import EngineConfig, Round, Sampling
-from specchat.engine.tools.runner import NONE, load_prompts, run_pass, running
+from specchat.engine.tools.prompts import load_prompts
+from specchat.engine.tools.runner import NONE, run_pass, running
 
 SETS = ("code", "copy", "structured")
 """Prompt sets that share no kind with the conversations that `distill` trains on."""

@@ -19,7 +19,8 @@ from benchmarks.interface.running import load_of_machine
 from specchat.engine import Engine, EngineConfig, Sampling
 from specchat.engine.models import DEFAULT_PRESET
 from specchat.engine.tools.bench.suite import measure
-from specchat.engine.tools.runner import NONE, Prompt, running
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import NONE, running
 
 PROMPT = Prompt("Write a short story about a clockmaker and a talking bird.")
 TOKENS = 128

@@ -19,7 +19,8 @@ from specchat.engine.events import Event, Finished
 from specchat.engine.models import DEFAULT_PRESET
 from specchat.engine.round import Round
 from specchat.engine.sequence.sequence import Repetition
-from specchat.engine.tools.runner import Prompt, Variant, reply_tokens, run_pass, running
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import Variant, reply_tokens, run_pass, running
 
 PROMPTS = Path(__file__).parents[1] / "assets" / "prompts" / "daily.json"
 SETTINGS = (

@@ -17,7 +17,8 @@ from specchat.engine import EngineConfig, Sampling
 from specchat.engine.models import DEFAULT_PRESET
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.tools.bench.suite import measure
-from specchat.engine.tools.runner import Prompt, Variant, running
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import Variant, running
 from specchat.engine.worker.assembly import Assembly, assemble
 
 PROMPTS = list(map(Prompt, ("Say hello.", "Name three colours.", "What is 12 times 12?", "Why is the sky blue?")))

@@ -15,7 +15,8 @@ from statistics import median
 
 from specchat.engine import Admitted, Engine, EngineConfig, Round, Sampling
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.tools.runner import NONE, Prompt, run_pass, running
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import NONE, run_pass, running
 
 CHATS, CHAT_TOKENS = 50, 1000
 SHORT_TOKENS = 60

@@ -18,16 +18,8 @@ from unittest.mock import patch
 
 from specchat.engine import EngineConfig, Event, Round, Sampling
 from specchat.engine.sequence.row_constraint import Constraints, Forced, RowConstraint
-from specchat.engine.tools.runner import (
-    CONSTRAINED,
-    NONE,
-    Prompt,
-    Variant,
-    load_prompts,
-    reply_tokens,
-    run_pass,
-    running,
-)
+from specchat.engine.tools.prompts import CONSTRAINED, Prompt, load_prompts
+from specchat.engine.tools.runner import NONE, Variant, reply_tokens, run_pass, running
 from specchat.engine.worker.assembly import Assembly
 
 VARIANTS = {

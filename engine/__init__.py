@@ -53,6 +53,8 @@ from specchat.engine.request import (
     Tool,
     gamma_text,
     message_parts,
+    of_response_format,
+    of_schema,
     one_of,
     parse_gamma,
     text_of,
@@ -61,6 +63,7 @@ from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Refus
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
+from specchat.engine.sequence.template_traits import tool_of
 from specchat.engine.settings import (
     DRAFTING,
     MACHINE,

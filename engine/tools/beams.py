@@ -25,8 +25,9 @@ from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import check_length, fit
 from specchat.engine.sequence.reply_formats import find_format
 from specchat.engine.sequence.template_traits import thinking_values
+from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.report import Columns, Table, paragraphs
-from specchat.engine.tools.runner import SETS, PromptSet, Say, load_prompts, require_least
+from specchat.engine.tools.runner import Say, require_least
 from specchat.engine.worker.obtain import Obtained, make_runner, names_part, obtain_drafts, obtain_model
 
 FEWEST, MOST = 2, 16

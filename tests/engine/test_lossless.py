@@ -7,7 +7,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from specchat.engine import EngineConfig, Message, Request, models_folder
-from specchat.engine.tools.runner import load_prompts, running
+from specchat.engine.tools.prompts import load_prompts
+from specchat.engine.tools.runner import running
 from tests.engine.tiny import ids_of, run_together
 
 PROMPTS = [prompt.text for prompt in load_prompts(["chat"])[0].first(6).prompts]

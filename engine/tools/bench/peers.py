@@ -25,7 +25,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.bench.figures import Pace
-from specchat.engine.tools.runner import Prompt
+from specchat.engine.tools.prompts import Prompt
 from specchat.engine.worker.assembly import Assembly
 from specchat.engine.worker.obtain import make_runner
 

@@ -18,17 +18,8 @@ from specchat.engine.request import check_gamma
 from specchat.engine.settings import Sampling
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Tally, Traffic, tally
 from specchat.engine.tools.bench.peers import Peer
-from specchat.engine.tools.runner import (
-    BASELINE,
-    NONE,
-    Prompt,
-    PromptSet,
-    Say,
-    Variant,
-    require_least,
-    rotated,
-    run_pass,
-)
+from specchat.engine.tools.prompts import Prompt, PromptSet
+from specchat.engine.tools.runner import BASELINE, NONE, Say, Variant, require_least, rotated, run_pass
 
 _WARM_UP_TOKENS = 16
 

@@ -24,7 +24,7 @@ from specchat.engine.errors import EngineError, check
 from specchat.engine.models.load import LoadedModel, pick_dtype
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
-from specchat.engine.tools.runner import Prompt, PromptSet
+from specchat.engine.tools.prompts import Prompt, PromptSet
 from specchat.engine.worker.assembly import Assemble, Assembly, assemble_loaded
 
 _CERTAIN = 1000.0

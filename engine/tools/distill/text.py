@@ -34,12 +34,13 @@ from specchat.engine.sampling.sampler import SamplingRows, draw, standardise
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.sequence.template import render
 from specchat.engine.settings import Sampling
+from specchat.engine.tools.data_sets import read_entries
 from specchat.engine.tools.distill.work_folder import DistillOptions
 from specchat.engine.tools.evaluate.drafters import evaluate
 from specchat.engine.tools.evaluate.reading import passes
 from specchat.engine.tools.evaluate.rounds import row_of
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, read_entries, texts_of
-from specchat.engine.tools.runner import Prompt
+from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, texts_of
+from specchat.engine.tools.prompts import Prompt
 
 _QUESTIONS = Sampling(temperature=0.8)
 """Sampling of user turns; at temperature 1 small models write nonsense."""

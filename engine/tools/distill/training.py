@@ -54,7 +54,8 @@ from specchat.engine.tools.distill.work_folder import (
     locked,
     require_text,
 )
-from specchat.engine.tools.runner import Variant, load_prompts, metrics_of, run_pass, running
+from specchat.engine.tools.prompts import load_prompts
+from specchat.engine.tools.runner import Variant, metrics_of, run_pass, running
 from specchat.engine.worker.assembly import memory_errors
 from specchat.engine.worker.obtain import make_runner, obtain_model
 

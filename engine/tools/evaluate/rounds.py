@@ -32,6 +32,7 @@ from specchat.engine.sequence.row_constraint import Constraints
 from specchat.engine.sequence.sequence import SequenceState
 from specchat.engine.settings import Sampling
 from specchat.engine.tools.evaluate.reading import Reading
+from specchat.engine.tools.evaluate.texts import Text
 from specchat.engine.worker.assembly import Assembly
 
 LIKELY = 0.5
@@ -189,6 +190,16 @@ class Drafting:
         self._runner = TensorRunner(self._backend, self._planner.drafters, self._planner.trim)
         self._tokenizer = made.model.tokenizer
         self._constraints = Constraints(self._tokenizer, made.target.vocabulary, made.model.eos_ids)
+
+    def follows(self, text: Text, problems: list[str]) -> bool:
+        """Whether a text follows its constraint, if it has one; otherwise a sentence is added to the problems."""
+        try:
+            if text.request:
+                self._constraints.of_request(text.request, text.prompt, text.reply[:-1])  # the last may be an EOS token
+        except EngineError as error:
+            problems.append(f"{text.name}: {error}")
+            return False
+        return True
 
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """Rounds of one drafter along a text that was generated with `sampling`; a round or a chunk of prompt per step.

@@ -25,7 +25,7 @@ from specchat.engine.settings import Sampling
 from specchat.engine.tools import runner
 from specchat.engine.tools.lossless import checks
 from specchat.engine.tools.lossless.report import VerificationReport
-from specchat.engine.tools.runner import SETS, Prompt, load_prompts
+from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
 from specchat.engine.worker.obtain import obtain_model
 
 SLOTS = 8

@@ -14,7 +14,7 @@ from specchat.engine import Engine, EngineConfig, Message, Request, Round
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.drafters.suffix import OTHER_CHATS
-from specchat.engine.tools.runner import SETS, load_prompts
+from specchat.engine.tools.prompts import SETS, load_prompts
 from specchat.engine.worker.assembly import assemble
 from tests.engine.scored import scored
 from tests.engine.tiny import ask, ids_of, run_together, started

@@ -14,7 +14,8 @@ from specchat.engine.tools.bench import BenchOptions, command, figures, run, sui
 from specchat.engine.tools.bench.figures import Pace, Tally, Traffic, tally
 from specchat.engine.tools.bench.report import BenchReport
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, reading_pace
-from specchat.engine.tools.runner import NONE, Prompt, PromptSet, Variant, choose_variants
+from specchat.engine.tools.prompts import Prompt, PromptSet
+from specchat.engine.tools.runner import NONE, Variant, choose_variants
 from tests.engine.records import make_round
 
 QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}

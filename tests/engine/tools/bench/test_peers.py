@@ -20,7 +20,7 @@ from specchat.engine.tools.bench.peers import (
     describe,
     load_library,
 )
-from specchat.engine.tools.runner import Prompt
+from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
 from tests.failing import fails
 from tests.tiny_model import write_tiny_gguf

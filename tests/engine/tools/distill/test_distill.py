@@ -29,7 +29,7 @@ from specchat.engine.tools.distill.eagle import DEPTH, Eagle, head_shape
 from specchat.engine.tools.distill.parallel import Medusa, Pass
 from specchat.engine.tools.distill.text import Corpus
 from specchat.engine.tools.distill.work_folder import WORK, WorkFolder, locked, require_text
-from specchat.engine.tools.runner import load_prompts
+from specchat.engine.tools.prompts import load_prompts
 from specchat.engine.worker.assembly import Assembly, assemble
 from tests.engine.hybrids import hybrid
 from tests.engine.tiny import tiny_model

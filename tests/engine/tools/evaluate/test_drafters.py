@@ -167,6 +167,22 @@ def test_constrained_rounds_are_those_of_generation(name: str, tiny_model: Calla
     assert sampled.by_draft["grammar"][1] > 0.9 * sampled.by_draft["grammar"][0]
 
 
+def test_replies_of_a_data_set_are_evaluated_with_their_schema(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
+    target, file = tiny_model(**WIDE), tmp_path / "talks.jsonl"
+    schema = {"name": "place", "schema": PLACE | {"additionalProperties": False}}
+    row = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    replies = '{\n  "place_name": "Oslo"\n}', '{"place_name": "Rome"}'
+    rows = [
+        row | {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": each}]}
+        for each in replies
+    ]
+    file.write_text("\n".join(map(json.dumps, rows)))
+    found = Generated(target, target, (file,), {}).evaluate(drafters=("suffix",), draft=None)
+    assert found.tokens == len('{"place_name": "Oslo"}')
+    assert found.figures()[0].by_draft["grammar"][1] > 10
+    assert found.problems == ["talks.jsonl, line 2: the beginning of the reply does not follow the JSON schema"]
+
+
 @pytest.mark.slow
 def test_figures_intervals_and_reports_agree(found: Evaluation) -> None:
     assert found.agreed == found.tokens, "the text is the target's own"

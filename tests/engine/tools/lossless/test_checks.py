@@ -17,7 +17,8 @@ from specchat.engine.tools.lossless.checks import (
     choose_context,
     model_reference,
 )
-from specchat.engine.tools.runner import NONE, Prompt, Variant, run_pass, run_requests
+from specchat.engine.tools.prompts import Prompt
+from specchat.engine.tools.runner import NONE, Variant, run_pass, run_requests
 from specchat.engine.tools.runner import make_request as request
 from specchat.engine.tools.runner import reply_tokens as reply
 from tests.engine.records import make_round
