@@ -10,6 +10,7 @@ import torch
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.gamma.acceptance_model import Experiences
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import Outcome, RoundOutcome

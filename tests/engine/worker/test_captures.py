@@ -25,7 +25,7 @@ from specchat.engine import (
     Round,
 )
 from specchat.engine.commands import Close, Command, Submit
-from specchat.engine.device import graph_pool
+from specchat.engine.device import graphs
 from specchat.engine.errors import ClosingError
 from specchat.engine.events import Clock
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
