@@ -247,6 +247,18 @@ async def test_servers_are_listed_turned_off_and_refused(server: str, tmp_path: 
         assert (await other.send(pilot, "/mcp here")).startswith("smollm2-135m cannot call tools")
 
 
+async def test_a_model_without_tools_refuses_them_and_names_the_command(server: str, tmp_path: Path) -> None:
+    stage = CallingStage(tmp_path, (), url=server)
+    async with stage.started() as pilot:
+        await stage.send(pilot, "/mcp here")
+        stage.engine.ready = replace(stage.engine.ready, tools=False)
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        stage.engine.fail("no place for tools")
+        await stage.settle(pilot)
+        assert stage.said[-1] == "no place for tools · /mcp here turns the tools of this chat off"
+
+
 async def test_tools_and_results_count_in_the_context(server: str, tmp_path: Path) -> None:
     stage = CallingStage(tmp_path, (PARIS,), (), url=server)
     async with stage.after(asked) as pilot:
