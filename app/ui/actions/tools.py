@@ -13,7 +13,7 @@ from specchat.app.errors import SettingsError
 from specchat.app.sanitize import escape_controls, without_password
 from specchat.app.settings.settings_file import SERVERS
 from specchat.app.sources.tool_client import ToolClient
-from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.rendering.figures import counted
 from specchat.app.ui.screens.calls import CallScreen
 from specchat.engine import MessagePart
@@ -56,7 +56,7 @@ class ToolActions(ActionGroup):
             self._choose()
         elif (client := self._scope.conversation.client) is not None and name in client.by_server:
             self._turn_off(self._scope.conversation, client, name)
-        elif self._scope.loaded.context == NOT_LOADED.context:
+        elif not self._scope.loaded.drafters:
             raise UnavailableError("no model is loaded yet: wait until one is, because not every model can call tools")
         elif not self._scope.loaded.tools:
             raise UnavailableError(NO_TOOLS.format(self._scope.loaded.target))
@@ -136,6 +136,14 @@ class ToolActions(ActionGroup):
         self._scope.screen.widgets.show_frame()
         self._scope.screen.writing.gauge.ask()
         self._scope.say(sentence)
+
+    def explained(self, conversation: Conversation, refusal: str) -> str:
+        """Why a prompt was refused, with the command that turns tools off if the model cannot call them."""
+        client, loaded = conversation.client, self._scope.loaded
+        if client is None or not client.tools or loaded.tools or any(reply.calls for reply in conversation.replies):
+            return refusal
+        off = " and ".join(f"/mcp {name}" for name in client.by_server)
+        return f"{refusal} · {off} turns the tools of this chat off"
 
     def close(self) -> None:
         """End the connections to all servers, and their calls."""

@@ -1,6 +1,7 @@
 """Tools in the chat: servers are turned on, calls are asked about and made, and their results continue the reply."""
 
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -226,6 +227,7 @@ async def test_keys_that_belong_to_a_prompt_decide_nothing(
 
 async def test_servers_are_listed_turned_off_and_refused(server: str, tmp_path: Path) -> None:
     stage = CallingStage(tmp_path, (), (), url=server)
+    stage.engine.ready = replace(stage.engine.ready, context=0)  # a server that does not report it
     async with stage.started() as pilot:
         assert stage.app.actions.tools.names() == ["here"]
         assert (await stage.send(pilot, "/mcp there")).startswith("the MCP server there is not in")
@@ -243,6 +245,18 @@ async def test_servers_are_listed_turned_off_and_refused(server: str, tmp_path: 
     other.engine.ready = none.engine.ready
     async with other.started() as pilot:
         assert (await other.send(pilot, "/mcp here")).startswith("smollm2-135m cannot call tools")
+
+
+async def test_a_model_without_tools_refuses_them_and_names_the_command(server: str, tmp_path: Path) -> None:
+    stage = CallingStage(tmp_path, (), url=server)
+    async with stage.started() as pilot:
+        await stage.send(pilot, "/mcp here")
+        stage.engine.ready = replace(stage.engine.ready, tools=False)
+        await stage.ready(pilot)
+        await stage.send(pilot)
+        stage.engine.fail("no place for tools")
+        await stage.settle(pilot)
+        assert stage.said[-1] == "no place for tools · /mcp here turns the tools of this chat off"
 
 
 async def test_tools_and_results_count_in_the_context(server: str, tmp_path: Path) -> None:

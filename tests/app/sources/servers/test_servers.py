@@ -13,7 +13,7 @@ from specchat.app.chat.web_page import trace_data
 from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready, Totals
 from specchat.engine.request import Request
 from specchat.engine.round import Fate, Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.trace import from_json, to_json
 from tests.app.cli.commands.command import command
 from tests.app.recorded import replied
