@@ -97,7 +97,7 @@ class Recorded(ThreadingHTTPServer):
         """Path of each stream that a client has left in the queue."""
         self._key, self._free = key, free
         self.url = f"http://127.0.0.1:{self.server_port}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def lets_in(self, path: str, authorization: str | None) -> bool:
         """Whether a caller has the key, or needs none."""
