@@ -6,7 +6,7 @@ Importing this package loads neither torch nor transformers; the engine's thread
 """
 
 from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, home_folder, models_folder
-from specchat.engine.constraint import JSON_OBJECT, Constraint, ConstraintKind, one_of
+from specchat.engine.constraint import JSON_OBJECT, Constraint, ConstraintKind, of_response_format, of_schema, one_of
 from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
@@ -47,6 +47,7 @@ from specchat.engine.sampling_settings import SAMPLING_NUMBERS, Sampling
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
+from specchat.engine.sequence.template_traits import tool_of
 from specchat.engine.settings import (
     DRAFTING,
     MACHINE,

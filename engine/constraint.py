@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from specchat.engine.errors import check
+from specchat.engine.errors import EngineError, check
 
 LONGEST = 200_000
 """Characters of a constraint; llguidance takes a second for a schema of this length."""
@@ -50,6 +50,27 @@ class Constraint:
 
 JSON_OBJECT = Constraint(ConstraintKind.SCHEMA, '{"type": "object"}')
 """Any JSON object."""
+
+
+def of_schema(schema: object) -> Constraint:
+    """The constraint of a JSON schema, an object or its text."""
+    return Constraint(ConstraintKind.SCHEMA, schema if isinstance(schema, str) else json.dumps(schema))
+
+
+def of_response_format(wanted: object) -> Constraint | None:
+    """The constraint of a `response_format` of OpenAI's API; None for free text.
+
+    Raises:
+        EngineError: it has another form.
+    """
+    match wanted:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return JSON_OBJECT
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return of_schema(schema)
+    raise EngineError("response_format needs json_schema with a name and a schema, or the type json_object", FIELD)
 
 
 def one_of(choices: Sequence[str]) -> Constraint:

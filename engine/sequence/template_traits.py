@@ -117,7 +117,7 @@ def turn_of(message: Message, chat_template: Any, *, call_text: bool = False) ->
 
 
 def tool_of(tool: Tool) -> dict[str, object]:
-    """A tool as argument of a chat template."""
+    """A tool as argument of a chat template, and in the OpenAI protocol."""
     about = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)}
     return {"type": "function", "function": about}
 

@@ -18,11 +18,12 @@ from specchat.engine.files import replacing
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA
+from specchat.engine.tools.data_sets import read_entries
 from specchat.engine.tools.distill.text import Conversation, Corpus, state_size
 from specchat.engine.tools.distill.work_folder import DistillOptions
 from specchat.engine.tools.evaluate.drafters import evaluate
 from specchat.engine.tools.evaluate.rounds import passes
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, read_entries, texts_of
+from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, texts_of
 
 LENGTH = 2048
 """Context of the reading target: longer texts are left out."""

@@ -19,8 +19,9 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.research.tables import MOST, Counts, TableCard, fingerprint, save_tables
+from specchat.engine.tools.data_sets import read_entries
 from specchat.engine.tools.distill.work_folder import Distilled, DistillOptions
-from specchat.engine.tools.evaluate.texts import read_entries, texts_of
+from specchat.engine.tools.evaluate.texts import texts_of
 
 _PIECE = 1 << 20
 """Characters of a text that are tokenised at once."""

@@ -287,6 +287,16 @@ class Drafting:
         self._tokenizer = made.model.tokenizer
         self._constraints = Constraints(self._tokenizer, made.target.vocabulary, made.model.eos_ids)
 
+    def follows(self, text: Text, problems: list[str]) -> bool:
+        """Whether a text follows its constraint, if it has one; otherwise a sentence is added to the problems."""
+        try:
+            if text.request:
+                self._constraints.of_request(text.request, text.prompt, text.reply[:-1])  # the last may be an EOS token
+        except EngineError as error:
+            problems.append(f"{text.name}: {error}")
+            return False
+        return True
+
     def along(self, reading: Reading, way: Way, sampling: Sampling) -> Generator[None, None, Course]:
         """Rounds of one drafter along a text that was generated with `sampling`; a round or a chunk of prompt per step.
 

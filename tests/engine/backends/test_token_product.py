@@ -69,21 +69,6 @@ def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("on_a_pretended_gpu")
-@torch.inference_mode()
-def test_the_kernel_computes_passes_over_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(token_product, "multiply", lambda x, *given: asked.append(x.shape) or multiply(x, *given))
-    layer = nn.Linear(16, 8)
-    other = nn.Linear(16, 8)
-    other.load_state_dict(layer.state_dict())
-    assert use_token_kernel(layer) is None
-    asked.clear()  # by the check
-    for x in (torch.randn(1, 1, 16), torch.randn(1, 2, 16), torch.randn(2, 1, 16), torch.randn(16)):
-        torch.testing.assert_close(layer(x), other(x))
-    assert asked == [(1, 1, 16), (16,)]
-
-
-@pytest.mark.usefixtures("on_a_pretended_gpu")
 @pytest.mark.parametrize("broken", ["raises", "wrong"])
 def test_a_kernel_that_fails_is_not_used(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def instead(x: torch.Tensor, *given: Any) -> torch.Tensor:

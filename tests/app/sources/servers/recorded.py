@@ -40,7 +40,8 @@ class Answer(BaseHTTPRequestHandler):
         if not server.lets_in(self.path, self.headers.get("authorization")):
             self._page(401, {"error": {"message": "Invalid API Key", "type": "authentication_error"}})
         elif body is not None and self.path in server.streams:
-            self._stream(server.streams[self.path])
+            stream = server.streams[self.path]
+            self._stream(stream(body) if callable(stream) else stream)
         else:
             page = server.pages.get(self.path, (404, {"error": "Not Found"}))
             self._page(*page) if isinstance(page, tuple) else self._page(200, page)
@@ -77,7 +78,8 @@ class Recorded(ThreadingHTTPServer):
 
     Args:
         pages: the JSON, or a status and the JSON, of each path without a stream.
-        streams: the chunks of each path that streams; texts go out as they are.
+        streams: the chunks of each path that streams, or a function of the body that makes them; texts go out as
+            they are.
         key: what callers must give.
         free: paths that need none.
     """
@@ -85,7 +87,7 @@ class Recorded(ThreadingHTTPServer):
     def __init__(
         self,
         pages: Mapping[str, Any],
-        streams: Mapping[str, Sequence[Mapping[str, Any] | str]] | None = None,
+        streams: Mapping[str, Any] | None = None,
         key: str | None = None,
         free: Sequence[str] = (),
     ) -> None:

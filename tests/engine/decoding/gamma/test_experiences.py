@@ -1,6 +1,7 @@
 """What a session learns of a drafter, the next one starts with."""
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -82,5 +83,6 @@ def test_an_engine_keeps_what_it_has_learnt(file: Path) -> None:
     for _ in range(2):
         with started(config, lambda config, _: assemble_loaded(config, tiny_model())) as engine:
             list(engine.stream(ask("abcabcabc", max_tokens=20)))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it is its owner's"
     (models,) = json.loads(file.read_text()).values()
     assert any(name.endswith("greedy") for name in models)
