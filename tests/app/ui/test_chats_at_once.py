@@ -214,17 +214,6 @@ async def test_titles_of_the_user_stay_and_an_empty_one_takes_the_first_words(ti
         assert len(titled.engine.examined) == 1
 
 
-async def test_prompts_typed_ahead_go_on_in_a_chat_that_was_left(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.send(pilot, FOLLOW_UP)
-        await stage.press(pilot, "ctrl+n")
-        await stage.give(pilot)
-        await stage.give(pilot)
-        messages = stage.store.messages(stage.store.chats()[0].id)
-        assert [(m.role, m.content) for m in messages if m.role == "user"] == [("user", QUESTION), ("user", FOLLOW_UP)]
-        assert [m.finish_reason for m in messages if m.role == "assistant"] == ["length", "length"]
-
-
 async def test_deleting_a_chat_that_answers_keeps_what_it_said(stage: Stage) -> None:
     async with stage.started(WIDE, events=20) as pilot:
         await stage.send(pilot, FOLLOW_UP)

@@ -123,12 +123,6 @@ async def test_every_part_of_a_screen_has_the_new_colours(tmp_path: Path, name: 
     await check(tmp_path, themes.LIGHT.name, (VIEWS | CHANGED)[name])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", ["dracula", "rose-pine-dawn", "ansi-dark", "ansi-light"])
-async def test_a_theme_reaches_an_open_reply(tmp_path: Path, theme: str) -> None:
-    await check(tmp_path, theme, ())
-
-
 async def check(folder: Path, theme: str, keys: tuple[str, ...]) -> None:
     changed = await drawn_cells(folder / "changed", themes.DARK.name, theme, keys)
     started = await drawn_cells(folder / "started", theme, theme, keys)

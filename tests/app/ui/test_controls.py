@@ -1,6 +1,5 @@
 """The panel of controls, by key and by mouse, also while a reply is written."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from textual.widgets import Input
 
 from specchat.app.chat.exchange import as_json, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.settings.controls import BY_NAME, CONTROLS, Value, sampling_text
+from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.screens.chat import ChatScreen
@@ -93,26 +92,20 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
     stage.engine = RecordedEngine(records)
     async with stage.started(WIDE) as pilot:
         header = stage.app.chat_screen.query_one(Masthead).query_one("#models")
-        for key, said, title, expected in (
-            ("", "", "T 0.6", own),
-            ("alt+g", "temperature 0 greedy · ", "", replace(own, temperature=0.0)),
-            ("alt+g", "temperature auto (0.6) · ", "T 0.6", own),
+        for keys, said, expected in (
+            ((), "", own),
+            (("alt+g",), "temperature 0 greedy · ", replace(own, temperature=0.0)),
+            (("alt+g",), "temperature auto (0.6) · ", own),
         ):
-            if key:
-                await stage.press(pilot, key)
-                assert stage.said[-1].startswith(said)
+            await stage.press(pilot, *keys)
+            assert (stage.said or [""])[-1].startswith(said)
             await stage.answer(pilot)
             assert stage.engine.submitted[-1].sampling == expected
-            assert ("T 0.6" in str(header.render())) is bool(title)
-        reply = stage.app.chat_screen.reply
-        assert reply.sampling is not None
-        assert sampling_text(reply.sampling) == "temperature 0.6 · top-k 20 · frequency penalty 0.5"
+            assert ("T 0.6" in str(header.render())) is (expected is own)
         await stage.send(pilot, "/temp 0.9")
         await stage.answer(pilot)
         assert stage.engine.submitted[-1].sampling == replace(own, temperature=0.9)
-        exported = as_json(stage.app.chat_screen.conversation, "")
-        assert json.loads(exported)["turns"][0]["replies"][0]["sampling"]["temperature"] == 0.6
-        ((chat, messages),), _ = read_chats(exported)
+        ((chat, messages),), _ = read_chats(as_json(stage.app.chat_screen.conversation, ""))
         imported = stored_conversation(chat, messages).prompts[0].reply
         assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.prompts[0].reply.rounds)
 

@@ -93,10 +93,6 @@ async def test_commands_copy(stage: Stage) -> None:
         say(stage, plain("```\none block\n```"))
         await stage.send(pilot, "/copy code")
         assert stage.app.clipboard == "one block"
-        say(stage, plain(CODE))
-        await stage.send(pilot, "/copy code")
-        await stage.press(pilot, "down", "enter")
-        assert stage.app.clipboard == "echo 1"
         await stage.send(pilot, "/copy all")
         assert any("/copy all is not understood" in notice for notice in stage.said)
 

@@ -12,7 +12,7 @@ from specchat.app.ui.widgets.timeline import Timeline
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishReason
 from tests.app.stage import Stage, lines_of
-from tests.app.views import WIDE, Replay, answering, reply_of, spot_of, text_of
+from tests.app.views import WIDE, answering, reply_of, spot_of, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -120,14 +120,3 @@ async def test_a_round_picked_selects_its_tokens_and_a_token_its_round(stage: St
         await stage.press(pilot, "t", "home")
         await stage.click(pilot, Timeline, offset=(14, 1))
         assert spot_of(screen)[0] == 1
-
-
-async def test_lanes_of_a_batch_and_the_way_between_them() -> None:
-    async with Replay("lanes").started(0.5) as (replay, pilot):
-        timeline = replay.screen.query_one(Timeline)
-        assert timeline.virtual_size.height == 6
-        await replay.press(pilot, "i", "t", "left", "up")
-        transcript = replay.screen.transcript
-        assert transcript.spot.reply is reply_of(replay.screen, 1)
-        await replay.press(pilot, "up")
-        assert transcript.spot.reply is reply_of(replay.screen, 0)

@@ -12,7 +12,6 @@ from specchat.app.chat.reply_stage import Stage as ReplyStage
 from specchat.app.ui.action_table import ACTIONS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import RenameScreen
-from specchat.app.ui.screens.help import KeysScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
@@ -248,22 +247,6 @@ async def test_the_palette_lists_every_action_that_can_be_taken(stage: Stage) ->
         await pilot.pause()
         assert stage.app.screen is not stage.app.chat_screen
         await pilot.press("escape")
-
-
-async def test_question_mark_and_the_key_for_a_picture_work_on_the_screens_over_the_chat(
-    stage: Stage, tmp_path: Path
-) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        for number, opens in enumerate(("ctrl+e", "f1"), start=1):
-            await stage.press(pilot, opens)
-            dialog = stage.app.screen
-            await stage.press(pilot, "alt+p")
-            assert len(list(tmp_path.glob("*.svg"))) == number
-            if opens != "f1":  # which closes with it
-                assert isinstance(await stage.press(pilot, "question_mark"), KeysScreen)
-                await stage.press(pilot, "escape")
-            assert stage.app.screen is dialog
-            await stage.press(pilot, "escape")
 
 
 async def test_a_second_key_for_a_dialog_that_closes_does_nothing(stage: Stage) -> None:

@@ -14,7 +14,7 @@ from specchat.app.sources.pull import PullState
 from specchat.app.ui.actions import downloads as download_actions
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.app.ui.widgets.panel import SetUpCard
-from specchat.engine import Died, EngineConfig, Round, to_json
+from specchat.engine import Died, Round, to_json
 from tests.app.choosing import Choosing, shown
 from tests.app.recorded import trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
@@ -111,20 +111,6 @@ async def test_each_model_has_the_settings_that_it_had_last(stage: Choosing, tmp
     assert (again.target, again.drafter, again.temperature, again.max_tokens) == ("qwen3-1.7b", "model", None, 99)
     again, _ = load_settings(file, {"target": "smollm2-135m", "gamma": 2})
     assert (again.temperature, again.gamma, again.draft) == (0.3, 2, "")
-
-
-async def test_a_prompt_while_sizes_are_read_keeps_its_model(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(_: EngineConfig) -> dict[str, int]:
-        stage.app.call_from_thread(stage.app.requests.send, stage.app.chat_screen.conversation, QUESTION)
-        return {}
-
-    async with stage.started(WIDE) as pilot:
-        monkeypatch.setattr(download_actions, "downloads", slow)
-        assert "a reply is being written" in await stage.send(pilot, "/model qwen3-0.6b")
-        await stage.give(pilot)
-        monkeypatch.setattr(download_actions, "downloads", lambda _: {})
-        await stage.send(pilot, "/model qwen3-0.6b")
-        assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
 
 
 async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:

@@ -73,17 +73,5 @@ async def test_a_name_with_line_ends_stays_on_its_line(tmp_path: Path) -> None:
         assert not set("".join(drawn)) & set("\n\t")
 
 
-async def test_sums_are_shown_where_only_they_are_told(tmp_path: Path) -> None:
-    stage = stage_of(tmp_path, Totals("r", 2.0, 9, 6, 3, 7, 4))
-    async with stage.started((140, 40), events=None):
-        card = said(stage, AcceptanceCard)
-        assert "4 of 7 drafted accepted" in card
-        assert "2.0 tokens per round" in card
-        assert "6 tokens in 3 rounds" in card
-        assert "γ  –" in card
-        assert "α   " not in said(stage, Speed)
-        assert any("τ 2.0" in line for line in lines_of(stage))
-
-
 def _screen(stage: Stage) -> list[str]:
     return [strip.text for strip in screen_strips(stage.app)]

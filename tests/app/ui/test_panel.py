@@ -8,7 +8,6 @@ from rich.cells import cell_len
 from rich.text import Text
 from textual.widgets import Static
 
-from specchat.app.chat.reply import Reply
 from specchat.app.ui.rendering.figures import definitions
 from specchat.app.ui.screens.help import DefinitionsScreen
 from specchat.app.ui.widgets.card import Card
@@ -18,7 +17,6 @@ from specchat.engine import Proposer, Record, Round
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
 from tests.app.views import NARROW, WIDE, answered, answering, reply_of, screen_of
-from tests.engine.records import make_round
 
 
 async def test_the_setup_folds(stage: Stage) -> None:
@@ -99,12 +97,6 @@ async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> N
             seen.add(len(named))
             await stage.press(pilot, "left")
         assert seen == {0, 1, 2}
-        one = Reply()
-        one.add(replace(make_round(), proposers=(Proposer(SHORT, 4, 4),)))
-        one.take_figures()
-        card.show(one)
-        assert one.figures.metrics.by_draft == {SHORT: (4, 4)}
-        assert not any(row.plain.startswith(SHORT) for row in card.rows())
 
 
 async def test_lenience_is_marked(tmp_path: Path) -> None:

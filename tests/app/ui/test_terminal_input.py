@@ -45,7 +45,7 @@ def test_keys_bytes_that_are_no_text_and_control_characters_of_a_paste(tmp_path:
         terminal.type(ENTER, "w00002")
         terminal.type(CHATS, "u undo")
         terminal.type(RENAME, "rename chat")
-        terminal.type(b"\x01\x0b\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~", "a]0;bc [2Jd")
+        terminal.type(b"\x1b[200~a\x1b]0;b\x07c \x1b[2Jd\xc2\x85\x1b[201~", "a]0;bc [2Jd")
         terminal.type(ENTER)
         terminal.wait(lambda now: "rename chat" not in now.text, 20, "end of the dialog")
         assert terminal.leave(QUIT) == 0
