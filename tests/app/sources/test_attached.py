@@ -12,9 +12,8 @@ import pytest
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round, read_trace
 from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready
-from specchat.engine.message import Message
-from specchat.engine.request import Request
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.request import Message, Request
+from specchat.engine.settings import Sampling
 from tests.app.cli.commands.command import command
 from tests.app.server.served import Served, chat
 from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded, first, met

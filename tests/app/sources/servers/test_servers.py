@@ -9,7 +9,7 @@ import pytest
 from specchat.app.chat.reply import Reply
 from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready, Totals
 from specchat.engine.round import Fate, Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.trace import from_json, to_json
 from tests.app.cli.commands.command import command
 from tests.app.recorded import replied
