@@ -3,7 +3,7 @@
 from specchat.engine import Prefilled, Request, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import Scheduler
 from tests.engine.cache.token_store import TokenStore
 from tests.engine.rows import row_of
 from tests.engine.tiny import run_together, tiny_engine

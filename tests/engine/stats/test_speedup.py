@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine import Baseline, Fate, Metrics, Ready, Round, SpeedupTracker, read_trace
-from specchat.engine.stats import theory
+from specchat.engine.stats import speedup as theory
 
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
 

@@ -9,9 +9,8 @@ import pytest
 
 from specchat.engine import Engine, Finished, FinishReason, Round
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.worker.emission import Emission
-from specchat.engine.worker.plain_passes import PlainPasses
-from specchat.engine.worker.records import Commit
+from specchat.engine.worker.records import Commit, Emission
+from specchat.engine.worker.rounds import PlainPasses
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
 
 PATIENCE = 60
@@ -40,7 +39,7 @@ def around(owner: type, name: str, before: Callable[[Any], None], monkeypatch: p
 
 
 def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.worker.emission.MOST_HELD_S", PATIENCE)
+    monkeypatch.setattr("specchat.engine.worker.records.MOST_HELD_S", PATIENCE)
     commit = Commit.of
 
     def fail_late(row: Any, *arguments: Any) -> Commit:

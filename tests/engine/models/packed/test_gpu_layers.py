@@ -12,7 +12,7 @@ from specchat.engine.backends.captured_passes import compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models import formats
-from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.linear_layers import join_layers
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed import gpu_layers, network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
