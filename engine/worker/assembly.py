@@ -19,7 +19,6 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
 from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.drafters.block.reading import UnfitBlockError
 from specchat.engine.drafters.build_context import BuildContext, DraftPart
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
@@ -30,7 +29,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.worker.draft_parts import load_own_part, load_part
+from specchat.engine.worker.draft_parts import UnfitDraftError, load_own_part, load_part
 from specchat.engine.worker.drafters import Drafters
 from specchat.engine.worker.notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import make_runner, obtain_drafts, obtain_model, runs_preset_file
@@ -150,7 +149,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     unused = unused_gpu() if config.device == "auto" else None
     try:
         parts, more_notices = _load_parts(config, target.model, progress)
-    except UnfitBlockError as error:
+    except UnfitDraftError as error:
         config = replace(config, draft=None)
         parts, more_notices = _load_parts(config, target.model, progress)
         more_notices = [f"{error}. Until then drafts are as without it", *more_notices]

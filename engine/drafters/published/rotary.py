@@ -11,7 +11,7 @@ from torch import Tensor
 from specchat.engine.drafters.published.weights import UnfitError, require
 from specchat.engine.errors import first_line
 
-_SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters")
+_SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
 _TYPES = ("sliding_attention", "full_attention")
 """Types of layers that settings may be stated for, as in the target; speculators trains all layers with the first."""
 _KINDS = ("default", "linear", "llama3", "proportional", "yarn")
@@ -19,7 +19,8 @@ _KINDS = ("default", "linear", "llama3", "proportional", "yarn")
 
 
 def rotary_frequencies(layer: Mapping[str, Any], hidden: int, heads: int, size: int) -> tuple[Tensor, float]:
-    """Inverse frequencies [head size / 2] of rotary embeddings and the factor of cosine and sine.
+    """Inverse frequencies [R / 2] of rotary embeddings, which turn R dimensions of a head, and the factor of cosine and
+    sine.
 
     Args:
         layer: settings of the network in config.json.
@@ -47,7 +48,8 @@ def rotary_frequencies(layer: Mapping[str, Any], hidden: int, heads: int, size: 
         if kind != "default":
             make: Callable[[Any], tuple[Tensor, float]] = ROPE_INIT_FUNCTIONS[kind]
             return make(config)
-        return stated["rope_theta"] ** -(torch.arange(0, size, 2).float() / size), 1.0
+        turned = int(size * stated.get("partial_rotary_factor", 1.0))
+        return stated["rope_theta"] ** -(torch.arange(0, turned, 2).float() / turned), 1.0
     except (KeyError, TypeError, ValueError) as error:
         raise UnfitError(
             f"has a config.json with rotary settings that cannot be read ({first_line(error)}): fetch it again",
