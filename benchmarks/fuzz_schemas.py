@@ -4,6 +4,7 @@ Run from the repository: python -m benchmarks.fuzz_schemas --count 10000 [--resu
 
 A FILE is a schema, a list of objects with the key `schema` (as in JSON-Schema-Test-Suite), or a folder of such files.
 Each schema is refused, or its reply is valid, or is cut off at the token limit; anything else ends the run with code 1.
+What is no valid schema of its own draft is not asked for, as no reply could be judged by it.
 With --results, a line for each schema is written to a file, and those in it are left out, so that a run can be resumed.
 """
 
@@ -26,16 +27,15 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 
 from specchat.engine import Constraint, ConstraintKind, Engine, EngineConfig, EngineError, FinishReason, Sampling
-from specchat.engine.events import Event, Finished
-from specchat.engine.outbox import Outbox
+from specchat.engine.events import Event, Finished, Outbox
 from specchat.engine.round import Round
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.tools.runner import Variant, make_request, running
 
 _WORDS = ("name", "id", "größe", "a b", "x", "user_name", "créé", "日付", "created_at", 'quo"te', "is-ok")
-REFUSED, INVALID = "refused", "invalid"
-ENDS = (REFUSED, FinishReason.EOS, FinishReason.LENGTH)
+NO_SCHEMA, REFUSED, INVALID = "no schema", "refused", "invalid"
+ENDS = (NO_SCHEMA, REFUSED, FinishReason.EOS, FinishReason.LENGTH)
 """How a request may end."""
 _PATIENCE_S = 300
 
@@ -82,9 +82,9 @@ class Outcome:
 
     name: str
     ended: str
-    """A reason to finish, `REFUSED`, or `INVALID` for a reply that does not follow its schema."""
+    """A reason to finish, `NO_SCHEMA`, `REFUSED`, or `INVALID` for a reply that does not follow its schema."""
     about: str = ""
-    """The refusal; what is wrong with an invalid reply, and the reply."""
+    """Why there is no reply; what is wrong with an invalid one, and the reply."""
 
 
 def random_schemas(seed: int, count: int) -> Iterator[tuple[str, str]]:
@@ -120,10 +120,11 @@ def ask_all(engine: Engine, schemas: Iterable[tuple[str, str]], batch: int, max_
         while len(open_requests) < batch and (given := next(waiting, None)):
             name, text = given
             try:
+                validator_for(schema := json.loads(text), default=Draft202012Validator).check_schema(schema)
                 constraint = Constraint(ConstraintKind.SCHEMA, text)
                 check_constraint(constraint)
-            except EngineError as error:
-                yield Outcome(name, REFUSED, str(error))
+            except (SchemaError, EngineError) as error:
+                yield Outcome(name, REFUSED if isinstance(error, EngineError) else NO_SCHEMA, str(error))
                 continue
             prompt = Prompt("Write an example.", constraint=constraint)
             request = make_request(Variant("auto", None), prompt, sampling, max_tokens)
@@ -152,11 +153,10 @@ def _outcome(name: str, schema: str, events: list[Event]) -> Outcome:
 
 def _problem(text: str, schema: dict[str, Any]) -> str | None:
     """Why a text does not follow a schema; None if it does."""
-    kind = validator_for(schema, default=Draft202012Validator)
+    judge = validator_for(schema, default=Draft202012Validator)(schema, registry=Registry())
     try:
-        kind.check_schema(schema)
-        kind(schema, registry=Registry()).validate(json.loads(text, parse_float=Decimal))
-    except (ValueError, SchemaError, ValidationError, re.error) as error:
+        judge.validate(json.loads(text, parse_float=Decimal))
+    except (ValueError, ValidationError, re.error) as error:
         return f"{type(error).__name__}: {error.args[0]}"
     except InvalidOperation:  # whether a number such as 1e1000000 is a multiple
         return None

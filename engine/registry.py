@@ -1,7 +1,7 @@
 """Registry of drafters: the names, descriptions and modules of all drafters, and the folders that `--draft` may name.
 
 This module imports nothing of the engine, so that command line, settings and messages can list drafters without torch.
-An engine imports a drafter's module when it builds the drafter (`engine.worker.drafters`).
+An engine imports a drafter's module when it builds the drafter (`engine.worker.assembly`).
 """
 
 from __future__ import annotations

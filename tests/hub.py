@@ -42,7 +42,7 @@ class Hub(ThreadingHTTPServer):
 @contextmanager
 def serving(hub: Hub) -> Iterator[Hub]:
     """Context manager that answers requests until its end."""
-    threading.Thread(target=hub.serve_forever, daemon=True).start()
+    threading.Thread(target=hub.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield hub
     finally:

@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from typing import TypeVar
 
 from specchat.app.chat.conversation import Conversation, Prompt, parent_row
@@ -136,9 +135,9 @@ class Archive(StoreWriter):
                 conversation.chat, prompt.row = lane.chat, shared.row
                 return
             with self._store.one_transaction():
-                chat = conversation.chat or self._store.create_chat(conversation.title, conversation.system or "")
-                if conversation.chat is None and conversation.thinking is not None:
-                    self._store.change_chat(chat.id, thinking=conversation.thinking)
+                chat = conversation.chat or self._store.create_chat(conversation.title)
+                if conversation.chat is None:
+                    self._store.change_chat(chat.id, **_options(conversation))
                 row = self._store.add_message(
                     chat.id,
                     "user",
@@ -204,12 +203,11 @@ class Archive(StoreWriter):
         return self._to_row(prompt, lambda row: self._store.attachments.set_tokens(row, name, tokens))
 
     def set_options(self, conversation: Conversation) -> Future[None]:
-        """Store system prompt and thinking, unless the chat is stored later, with its first prompt."""
+        """Store the chat's own settings, unless the chat is stored later, with its first prompt."""
 
         def write() -> None:
             if conversation.chat is not None:
-                options = {"system": conversation.system or "", "thinking": conversation.thinking}
-                self._store.change_chat(conversation.chat.id, **options)
+                self._store.change_chat(conversation.chat.id, **_options(conversation))
 
         return self.in_order(write)
 
@@ -249,19 +247,17 @@ class Archive(StoreWriter):
 
         return self.do(write)
 
-    def fork(
-        self, prompts: Sequence[Prompt], title: str, system: str, thinking: bool | str | None
-    ) -> Future[Chat | None]:
-        """A new chat with copies of these prompts and of their chosen replies."""
+    def fork(self, conversation: Conversation, prompts: Sequence[Prompt], title: str) -> Future[Chat | None]:
+        """A new chat with the settings of a conversation, and copies of these prompts and of their chosen replies."""
 
-        def write() -> Chat:
+        def write() -> Chat | None:
             if self._backlog:
                 raise AppError("the chat is not forked: its last messages are not stored yet")
             rows = [(prompt.row, prompt.reply.row if prompt.reply else None) for prompt in prompts]
             with self._store.one_transaction():
-                chat = self._store.fork_chat([row for pair in rows for row in pair if row is not None], title, system)
-                self._store.change_chat(chat.id, thinking=thinking)
-            return replace(chat, thinking=thinking)
+                chat = self._store.fork_chat([row for pair in rows for row in pair if row is not None], title)
+                self._store.change_chat(chat.id, **_options(conversation))
+            return self._store.chat_of(chat.uid)
 
         return self.do(write)
 
@@ -329,6 +325,12 @@ class Archive(StoreWriter):
     def _to_row(self, message: Node, write: Callable[[int], None]) -> Future[None]:
         """Write to the row of a message in order, if it is stored by then."""
         return self.in_order(lambda: None if message.row is None else write(message.row))
+
+
+def _options(conversation: Conversation) -> dict[str, object]:
+    """The columns of a chat's own settings."""
+    servers = "\n".join(conversation.servers)
+    return {"system": conversation.system or "", "thinking": conversation.thinking, "servers": servers}
 
 
 class NoArchive(Archive):

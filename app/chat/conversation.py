@@ -92,6 +92,7 @@ class Conversation:
         path: The first messages.
         system: System prompt; None for that of the settings.
         thinking: Value of the template's thinking switch; None follows the settings.
+        servers: Names of the MCP servers that are on.
     """
 
     def __init__(
@@ -101,16 +102,20 @@ class Conversation:
         *,
         system: str | None = None,
         thinking: bool | str | None = None,
+        servers: tuple[str, ...] = (),
     ) -> None:
         self.chat = chat
         self.system = system
         self.thinking = thinking
+        self.servers = servers
         self.constraint: Constraint | None = None
         """What replies have to follow, until the program ends."""
         self.constraint_name = ""
         """Name of the file of the constraint."""
         self.client: ToolClient | None = None
-        """Connections to the MCP servers whose tools the model may call, until the program ends."""
+        """Connections to the MCP servers that are on, until the program ends."""
+        self.connecting = 0
+        """Number of tasks that make connections, for which prompts wait."""
         self.decisions = Decisions()
         """The user's decisions about their tools."""
         self.other_lane: Conversation | None = None

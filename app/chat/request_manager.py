@@ -257,7 +257,7 @@ class RequestManager:
         self.send_prompt(conversation, prompt)
 
     def proceed(self, conversation: Conversation) -> None:
-        """Send the prompts that waited for the calls of a reply."""
+        """Send the prompts that waited for the calls of a reply, or for MCP servers."""
         self._changed()
         self._next(conversation)
 
@@ -300,7 +300,7 @@ class RequestManager:
 
     def _next(self, conversation: Conversation) -> None:
         """Request replies to the waiting prompts, up to the first that runs."""
-        if not self._ready or conversation.running:
+        if not self._ready or conversation.running or conversation.connecting:
             return
         for prompt in conversation.waiting:
             self._request(conversation, prompt)

@@ -43,7 +43,7 @@ def stored_conversation(
             interrupted = Reply()
             interrupted.stage = Stage.INTERRUPTED
             prompt.attach(interrupted)
-    conversation = Conversation(chat, system=chat.system, thinking=chat.thinking)
+    conversation = Conversation(chat, system=chat.system, thinking=chat.thinking, servers=chat.servers)
     last: Prompt | None = None
     for prompt, message in prompts:
         before = None if last is None or message.parent is None else nodes.get(message.parent, last)

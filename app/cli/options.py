@@ -140,7 +140,7 @@ TOOLS = table(
 MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "tokenizer", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(
-    prompts=(list[str], "SET", "chat, code, copy, structured (default: these), or schemas; may be repeated."),
+    prompts=(list[str], "SET|FILE", "chat, code, copy, structured (default: these), schemas, or a data set."),
     limit=(int, "N", "Prompts of each set."),
 )
 

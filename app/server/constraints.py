@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 from specchat.app.server.errors import ApiError
 from specchat.app.server.protocol import Body, ResponseFormat, StructuredOutputs
-from specchat.engine import JSON_OBJECT, Constraint, ConstraintKind, EngineError, check_constraint, one_of
+from specchat.engine import (
+    JSON_OBJECT,
+    Constraint,
+    ConstraintKind,
+    EngineError,
+    check_constraint,
+    of_response_format,
+    of_schema,
+    one_of,
+)
 
-Stated = tuple[str, Callable[[Any], Constraint], Any]
+Stated = tuple[str, Callable[[Any], Constraint | None], Any]
 """A field of a body, what makes a constraint of its value, and the value."""
 
 
@@ -27,7 +35,8 @@ def constraint_of(body: Body) -> Constraint | None:
             raise ApiError(400, "a reply follows one constraint: state one", param=field.partition(".")[0])
         try:
             made = make(value)
-            check_constraint(made)
+            if made is not None:
+                check_constraint(made)
         except EngineError as error:
             raise ApiError(400, str(error), param=field) from None
         return made
@@ -35,15 +44,8 @@ def constraint_of(body: Body) -> Constraint | None:
 
 
 def _of_format(wanted: ResponseFormat | None) -> Iterator[Stated]:
-    if wanted is None or wanted.type == "text":
-        return
-    if wanted.type == "json_object":
-        yield "response_format", _object, True
-    elif wanted.json_schema is None:
-        text = "response_format needs json_schema with a name and a schema"
-        raise ApiError(400, text, param="response_format.json_schema")
-    else:
-        yield "response_format", _schema, wanted.json_schema.json_schema
+    if wanted is not None and wanted.type != "text":
+        yield "response_format", of_response_format, wanted.model_dump(by_alias=True)
 
 
 def _of_outputs(wanted: StructuredOutputs | None) -> Iterator[Stated]:
@@ -57,17 +59,9 @@ def _of_outputs(wanted: StructuredOutputs | None) -> Iterator[Stated]:
     yield from ((f"structured_outputs.{key}", _MAKERS[key], value) for key, value in stated.items())
 
 
-def _schema(schema: Mapping[str, Any] | str) -> Constraint:
-    return Constraint(ConstraintKind.SCHEMA, schema if isinstance(schema, str) else json.dumps(schema))
-
-
-def _object(wanted: bool) -> Constraint:  # noqa: ARG001
-    return JSON_OBJECT
-
-
-_MAKERS: dict[str, Callable[[Any], Constraint]] = {
-    "json": _schema,
-    "json_object": _object,
+_MAKERS: dict[str, Callable[[Any], Constraint | None]] = {
+    "json": of_schema,
+    "json_object": lambda _: JSON_OBJECT,
     "regex": partial(Constraint, ConstraintKind.REGEX),
     "choice": one_of,
     "grammar": partial(Constraint, ConstraintKind.GRAMMAR),

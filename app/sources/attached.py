@@ -7,11 +7,13 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from specchat import engine
 from specchat.app.sources.servers.connection import LOST, SILENCE_S, Connection, Socket, chunks, complaint, words
-from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count, turns
+from specchat.app.sources.servers.messages import offered, turns
+from specchat.app.sources.servers.protocol import Call, Reader, Server, check, count
 from specchat.app.sources.source import Source
 
 UNUSABLE = "sent something that cannot be used: it may be of another version"
@@ -95,14 +97,9 @@ class AttachedEngine(Source):
         if stream is not None and not stream.leave():
             self._end(stream, engine.Finished(request_id, engine.FinishReason.CANCELLED, "", "", stream.at))
 
-    def count(
-        self,
-        messages: tuple[engine.Message, ...],
-        key: str = "",
-        tools: tuple[engine.Tool, ...] = (),  # noqa: ARG002  a server gets none
-    ) -> None:
+    def count(self, messages: tuple[engine.Message, ...], key: str = "", tools: tuple[engine.Tool, ...] = ()) -> None:
         """Report with a `Counted` how many tokens these messages take as a prompt, if the server can tell."""
-        threading.Thread(target=self._count, args=(messages, key), name="count", daemon=True).start()
+        threading.Thread(target=self._count, args=(messages, key, tools), name="count", daemon=True).start()
 
     def pause(self) -> None:
         """Hold events back; the server continues."""
@@ -153,17 +150,17 @@ class AttachedEngine(Source):
                 self._server = self._connection.find_server(self._model)
             return self._server
 
-    def _count(self, messages: tuple[engine.Message, ...], key: str) -> None:
+    def _count(self, messages: tuple[engine.Message, ...], key: str, tools: tuple[engine.Tool, ...]) -> None:
         with suppress(engine.EngineError):
-            self.outbox.put(engine.Counted(self._length(messages), 0.0, key))
+            self.outbox.put(engine.Counted(self._length(messages, tools), 0.0, key))
 
-    def _length(self, messages: tuple[engine.Message, ...]) -> int:
-        """Tokens of these messages as a prompt.
+    def _length(self, messages: tuple[engine.Message, ...], tools: tuple[engine.Tool, ...]) -> int:
+        """Tokens of these messages as a prompt, with the tools if the server counts them.
 
         Raises:
             EngineError: the server cannot tell, or refuses; then it refuses the reply too, with a message.
         """
-        tokens = count(self._connection.ask("/tokenize", {"messages": turns(messages)}), "count")
+        tokens = count(self._connection.ask("/tokenize", {"messages": turns(messages)} | offered(tools)), "count")
         if tokens is None:
             raise engine.EngineError(f"{self.url} does not count tokens")
         return tokens
@@ -172,7 +169,7 @@ class AttachedEngine(Source):
         """Indices of messages to leave out, as they do not fit; empty if the server cannot count tokens."""
         if context:
             with suppress(engine.EngineError):
-                return engine.left_out(request, self._length, 0, context)
+                return engine.left_out(request, partial(self._length, tools=request.tools), 0, context)
         return range(0)
 
     def _clock(self) -> float:

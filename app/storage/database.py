@@ -35,7 +35,7 @@ _MIGRATIONS = [
 """Statements from one schema version to the next."""
 
 _COLUMNS = (
-    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news, uid FROM chats",
+    "id, title, updated_at, deleted_at, pinned, system, indexed, thinking, news, uid, servers FROM chats",
     "id, chat_id, role, created_at, finish_reason, parent, chosen, indexed, model FROM messages",
     "id, message_id, kind, text, name, call_id FROM parts",
     "text FROM search",

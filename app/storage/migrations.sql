@@ -84,3 +84,6 @@ CREATE INDEX prompts ON messages (id) WHERE role = 'user';
 -- Calls of tools and their results are parts: the name of the tool, and what joins a result to its call.
 ALTER TABLE parts ADD COLUMN name TEXT NOT NULL DEFAULT '';
 ALTER TABLE parts ADD COLUMN call_id TEXT NOT NULL DEFAULT '';
+--------
+-- Names of the MCP servers that are on, one a line.
+ALTER TABLE chats ADD COLUMN servers TEXT NOT NULL DEFAULT '';

@@ -45,6 +45,8 @@ class Chat:
     """Whether a reply has ended since the chat was last shown."""
     uid: str = field(default="", compare=False)
     """Identity in exports and imports, also in other programs' files."""
+    servers: tuple[str, ...] = ()
+    """Names of the MCP servers that are on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +114,13 @@ class Store:
         return next(iter(self._chats("uid = ? AND deleted_at IS NULL ORDER BY id", uid)), None)
 
     def _chats(self, condition: str, *values: object) -> list[Chat]:
-        columns = "id, title, updated_at, pinned, system, thinking, news, uid"
+        columns = "id, title, updated_at, pinned, system, thinking, news, uid, servers"
         return [
-            Chat(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news), uid)
-            for row, title, at, pinned, system, thinking, news, uid in self._file.read(
+            Chat(
+                *(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news), uid),
+                servers=tuple(filter(None, servers.split("\n"))),
+            )
+            for row, title, at, pinned, system, thinking, news, uid, servers in self._file.read(
                 f"SELECT {columns} FROM chats WHERE {condition}", values
             )
         ]
@@ -263,13 +268,13 @@ class Store:
                 changed = db.execute(siblings, (chat_id, role, parent, message_id)).fetchall()
                 db.executemany(change, [(message_id, other) for (other,) in changed])
 
-    def fork_chat(self, message_ids: Sequence[int], title: str, system: str = "") -> Chat:
+    def fork_chat(self, message_ids: Sequence[int], title: str) -> Chat:
         """Add a chat with copies of these messages, each following the one before it."""
         columns = "role, created_at, finish_reason, model"
         copy = f"INSERT INTO messages (chat_id, parent, {columns}) SELECT ?, ?, {columns} FROM messages WHERE id = ?"
         rows = "INSERT INTO {0} (message_id, {1}) SELECT ?, {1} FROM {0} WHERE message_id = ? ORDER BY id"
         with self._file.write() as db:
-            chat = self.create_chat(title, system)
+            chat = self.create_chat(title)
             parent: int | None = None
             for message_id in message_ids:
                 row = db.execute(copy, (chat.id, parent, message_id))

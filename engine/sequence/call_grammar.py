@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from specchat.engine.constraint import Constraint, ConstraintKind
 from specchat.engine.errors import check
-from specchat.engine.message import Tool
-from specchat.engine.request import ANY_TOOL, SOME_TOOL, Request
+from specchat.engine.request import ANY_TOOL, SOME_TOOL, Constraint, ConstraintKind, Request, Tool
 from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.call_syntax import is_text, schemas_of
 from specchat.engine.sequence.json_schema import simplified

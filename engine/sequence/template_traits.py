@@ -11,8 +11,15 @@ from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from specchat.engine.message import Message, MessagePart, PartKind, Tool
-from specchat.engine.request import THINKING_BUDGETS, THINKING_LEVELS, THINKING_MODES
+from specchat.engine.request import (
+    THINKING_BUDGETS,
+    THINKING_LEVELS,
+    THINKING_MODES,
+    Message,
+    MessagePart,
+    PartKind,
+    Tool,
+)
 from specchat.engine.round import Call
 from specchat.engine.sequence.template import default_template, render
 
@@ -117,7 +124,7 @@ def turn_of(message: Message, chat_template: Any, *, call_text: bool = False) ->
 
 
 def tool_of(tool: Tool) -> dict[str, object]:
-    """A tool as argument of a chat template."""
+    """A tool as argument of a chat template, and in the OpenAI protocol."""
     about = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)}
     return {"type": "function", "function": about}
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import FAMILIES, GRANITE, GRANITE_EXPERTS, GRANITE_HYBRID, write_model
+from tests.engine.gguf_metadata import head_size, metadata_of
 from tests.engine.models.gguf.test_blocks import random_blocks
 from tests.tiny_model import add_tokenizer
 
@@ -121,7 +122,7 @@ def write_gguf(
     config: Any = network.config
     layers = config.num_hidden_layers + bool(mtp)
     writer = GGUFWriter(file, architecture)
-    for key, value in (_metadata(architecture, config) | {"block_count": layers} | metadata).items():
+    for key, value in (metadata_of(architecture, config) | {"block_count": layers} | metadata).items():
         _add(writer, f"{architecture}.{key.replace('__', '.')}", value)
     if mtp:
         writer.add_uint32(f"{architecture}.nextn_predict_layers", 1)
@@ -158,149 +159,6 @@ def _add(writer: GGUFWriter, key: str, value: Any) -> None:
         writer.add_array(key, value)
     else:
         writer.add_key_value(key, value, kinds[type(value)])
-
-
-def _metadata(architecture: str, config: Any) -> dict[str, Any]:
-    size = _head_size(config, "sliding_attention")
-    rope = getattr(config, "rope_parameters", None) or {"rope_type": "default", "rope_theta": 10000.0}
-    rope = rope.get("full_attention", rope)
-    found = {
-        "context_length": config.max_position_embeddings,
-        "embedding_length": config.hidden_size,
-        "feed_forward_length": config.intermediate_size,
-        "attention.head_count": config.num_attention_heads,
-        "attention.head_count_kv": _key_heads(config),
-        "attention.key_length": size,
-        "attention.value_length": size,
-        "attention.layer_norm_rms_epsilon": getattr(config, "norm_eps", None) or getattr(config, "rms_norm_eps", 1e-5),
-        "rope.dimension_count": int(size * rope.get("partial_rotary_factor", 1.0)),
-        "rope.freq_base": rope["rope_theta"],
-        "vocab_size": config.vocab_size,
-    }
-    if rope["rope_type"] == "yarn":
-        found |= {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": rope["factor"],
-            "rope.scaling.original_context_length": rope["original_max_position_embeddings"],
-            "rope.scaling.yarn_beta_fast": rope.get("beta_fast", 32.0),
-            "rope.scaling.yarn_beta_slow": rope.get("beta_slow", 1.0),
-        }
-    if "mscale_all_dim" in rope:
-        found["rope.scaling.yarn_log_multiplier"] = rope["mscale_all_dim"]
-        found["attention.temperature_scale"] = rope["llama_4_scaling_beta"]
-    if rope["rope_type"] == "longrope":
-        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
-    if getattr(config, "sliding_window", None):
-        found["attention.sliding_window"] = config.sliding_window
-    return found | _special(architecture, config)
-
-
-def _key_heads(config: Any) -> int | list[int]:
-    """Key heads, of each layer if those with full attention have another number."""
-    if config.model_type != "gemma4_text":
-        return int(config.num_key_value_heads)
-    each = [layer.num_key_value_heads for layer in config.per_layer_config]
-    return each if len(set(each)) > 1 else int(each[0])
-
-
-def _head_size(config: Any, kind: str) -> int:
-    """Head size of the layers of a type."""
-    if config.model_type == "gemma4_text":
-        return int(config.per_layer_config[config.layer_types.index(kind)].head_dim)
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
-def _special(architecture: str, config: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    if getattr(config, "num_experts", 0):
-        found = {
-            "expert_count": config.num_experts,
-            "expert_used_count": getattr(config, "top_k_experts", None) or config.num_experts_per_tok,
-            "expert_feed_forward_length": getattr(config, "moe_intermediate_size", config.intermediate_size),
-        }
-    if architecture.startswith("qwen35"):
-        found |= {
-            "ssm.conv_kernel": config.linear_conv_kernel_dim,
-            "ssm.state_size": config.linear_key_head_dim,
-            "ssm.group_count": config.linear_num_key_heads,
-            "ssm.time_step_rank": config.linear_num_value_heads,
-            "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
-            "full_attention_interval": 4,
-            "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0],
-        }
-    if architecture == "qwen35moe":
-        found["expert_shared_feed_forward_length"] = config.shared_expert_intermediate_size
-    if architecture.startswith("lfm2"):
-        heads = [config.num_key_value_heads * (kind != "conv") for kind in config.layer_types]
-        found |= {"attention.head_count_kv": heads, "shortconv.l_cache": config.conv_L_cache}
-    if architecture == "lfm2moe":
-        found |= {"leading_dense_block_count": config.num_dense_layers, "expert_gating_func": 2}
-    if architecture.startswith("gemma"):
-        for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-            if getattr(config, key, None):
-                found[key] = getattr(config, key)
-    if architecture.startswith("granite"):
-        found = {
-            "embedding_scale": config.embedding_multiplier,
-            "attention.scale": config.attention_multiplier,
-            "residual_scale": config.residual_multiplier,
-            "logit_scale": config.logits_scaling,
-        }
-    if architecture == "granitehybrid":
-        heads = [config.num_key_value_heads * (kind == "full_attention") for kind in config.layer_types]
-        found |= {
-            "attention.head_count_kv": heads,
-            "rope.scaling.finetuned": False,
-            "ssm.conv_kernel": config.mamba_d_conv,
-            "ssm.state_size": config.mamba_d_state,
-            "ssm.group_count": config.mamba_n_groups,
-            "ssm.inner_size": config.mamba_n_heads * config.mamba_d_head,
-            "ssm.time_step_rank": config.mamba_n_heads,
-            "expert_count": config.num_local_experts,
-            "expert_used_count": config.num_experts_per_tok,
-            "expert_shared_feed_forward_length": config.shared_intermediate_size,
-        }
-    if architecture.startswith("nemotron_h"):
-        kinds, heads = config.layers_block_type, config.num_key_value_heads
-        found |= {
-            "attention.head_count_kv": [heads * (kind == "full_attention") for kind in kinds],
-            "feed_forward_length": [config.intermediate_size * (kind in ("mlp", "moe")) for kind in kinds],
-            "attention.layer_norm_epsilon": config.layer_norm_epsilon,
-            "ssm.conv_kernel": config.conv_kernel,
-            "ssm.state_size": config.ssm_state_size,
-            "ssm.group_count": config.n_groups,
-            "ssm.inner_size": config.mamba_num_heads * config.mamba_head_dim,
-            "ssm.time_step_rank": config.mamba_num_heads,
-        }
-    if architecture == "nemotron_h_moe":
-        found |= {
-            "expert_count": config.n_routed_experts,
-            "expert_used_count": config.num_experts_per_tok,
-            "expert_feed_forward_length": config.moe_intermediate_size,
-            "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
-            "expert_shared_count": config.n_shared_experts,
-            "expert_weights_norm": config.norm_topk_prob,
-            "expert_weights_scale": config.routed_scaling_factor,
-            "expert_group_count": config.n_group,
-        }
-    if architecture == "gemma4":
-        wide, first = config.use_double_wide_mlp, config.num_hidden_layers - config.num_kv_shared_layers
-        inner = [config.intermediate_size * (1 + (wide and i >= first)) for i in range(config.num_hidden_layers)]
-        full, sliding = (_head_size(config, kind) for kind in ("full_attention", "sliding_attention"))
-        found |= {
-            "feed_forward_length": inner,
-            "attention.key_length": full,
-            "attention.value_length": full,
-            "attention.key_length_swa": sliding,
-            "attention.value_length_swa": sliding,
-            "attention.sliding_window_pattern": [kind == "sliding_attention" for kind in config.layer_types],
-            "attention.shared_kv_layers": config.num_kv_shared_layers,
-            "embedding_length_per_layer_input": config.hidden_size_per_layer_input,
-            "rope.dimension_count": full,
-            "rope.dimension_count_swa": sliding,
-            "rope.freq_base_swa": config.rope_parameters["sliding_attention"]["rope_theta"],
-        }
-    return found
 
 
 def _renamed(mtp: dict[str, Tensor], layer: int) -> dict[str, Tensor]:
@@ -349,7 +207,7 @@ def _tensors(architecture: str, config: Any, state: dict[str, Tensor], layers: i
         yield found, changed
     rope = getattr(config, "rope_parameters", {})
     if architecture == "gemma4":
-        half = _head_size(config, "full_attention") // 2
+        half = head_size(config, "full_attention") // 2
         turned = int(half * rope["full_attention"]["partial_rotary_factor"])
         yield "rope_freqs.weight", torch.tensor([1.0] * turned + [1e30] * (half - turned))
     if rope.get("rope_type") == "longrope":

@@ -1,37 +1,22 @@
 """Registry of drafters: one entry makes a drafter known everywhere; imports by name make no cycle."""
 
-import ast
 import re
 import subprocess
 import sys
 from pathlib import Path
-from pkgutil import iter_modules
 from types import ModuleType
 
-import grimp
 import pytest
 
 from scripts.make_drafter_tables import FILE, document
 from specchat.engine import registry
-from specchat.engine.models import families
-from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.registry import BLOCK, DRAFTERS, PARTS, PUBLISHED, DrafterEntry, unknown_drafter
+from specchat.engine.registry import DRAFTERS, DrafterEntry, unknown_drafter
 from tests.engine.tiny import ask, ids_of, rounds_of, tiny_engine, tiny_model
 
 ROOT = Path(__file__).parents[2]
 SECTION = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Adding a drafter\n")[1].split("\n## ")[0]
 MODULE, ENTRY = re.findall(r"```python\n(.*?)```", SECTION, re.DOTALL)
 """The example of a new drafter: its module, and its entry."""
-REGISTERED = {each.module for each in (*DRAFTERS.values(), *PARTS, PUBLISHED, BLOCK)}
-IMPORTED_BY_NAME = {
-    "worker/drafters.py": REGISTERED,
-    "worker/draft_parts.py": REGISTERED,
-    "worker/obtain.py": {"specchat.engine.backends.transformers_backend", PackedModel.backend},
-    "models/families/__init__.py": {
-        f"specchat.engine.models.families.{each.name}" for each in iter_modules(families.__path__)
-    },
-}
-"""Files of the engine that import modules by name, and the modules."""
 LISTS = """
 import sys
 from specchat.engine.registry import DRAFTERS, RESEARCH, DrafterEntry
@@ -76,22 +61,3 @@ def test_a_new_entry_and_its_module_are_a_drafter(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(("name", "hint"), [("model", r" \(it needs --draft\)"), ("none", ""), ("magic", "")])
 def test_a_missing_drafter_is_named_with_what_it_needs(name: str, hint: str) -> None:
     assert re.fullmatch(rf"drafter '{name}' is not available{hint}: choose one of a, b", unknown_drafter(name, "ab"))
-
-
-def _imports_by_name(file: Path) -> bool:
-    calls = (node.func for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call))
-    names = (call.attr if isinstance(call, ast.Attribute) else getattr(call, "id", "") for call in calls)
-    return any(name in ("import_module", "__import__") for name in names)
-
-
-def test_modules_are_imported_by_name_in_a_few_places_and_make_no_cycle() -> None:
-    engine = ROOT / "engine"
-    files = {str(file.relative_to(engine)) for file in engine.rglob("*.py") if _imports_by_name(file)}
-    assert files == {*IMPORTED_BY_NAME}
-    graph = grimp.build_graph("specchat.engine")
-    for file, modules in IMPORTED_BY_NAME.items():
-        importer = f"specchat.engine.{file.removesuffix('.py').replace('/', '.')}"
-        for module in modules:
-            graph.add_import(importer=importer, imported=module)
-    packages = {name.rpartition(".")[0] for name in graph.modules if name != "specchat.engine"}
-    assert {package: cycle for package in packages if (cycle := graph.nominate_cycle_breakers(package))} == {}

@@ -39,7 +39,7 @@ def evaluate(
         typer.Argument(
             metavar="FILE…",
             help="Traces, exported chats (JSON), or data sets in JSON or JSON lines: messages, conversations "
-            "(ShareGPT), turns and choices (MT-bench, Spec-Bench).",
+            "(ShareGPT), turns and choices (MT-bench, Spec-Bench), with response_format or json_schema.",
         ),
     ],
     as_json: options.Json = False,

@@ -28,6 +28,7 @@ from typing import Any
 
 from specchat import engine
 from specchat.app.sources.servers.llama_cpp import find_llama_cpp
+from specchat.app.sources.servers.messages import offered, turns
 from specchat.app.sources.servers.protocol import (
     NO_CHUNK,
     REASONS,
@@ -42,7 +43,6 @@ from specchat.app.sources.servers.protocol import (
     path,
     response_format,
     standard_body,
-    turns,
 )
 
 _LARGEST_TOP = 20
@@ -70,7 +70,7 @@ def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
     body |= {name: getattr(s, name) for name in (*engine.SAMPLING_NUMBERS, "seed")}
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}, "stop": list(request.stop)}
     body |= {"dry_sequence_breakers": list(s.dry_sequence_breakers), "stop_repeats": request.stop_repeats}
-    body |= response_format(request)
+    body |= response_format(request) | offered(request.tools)
     top = min(request.detail, _LARGEST_TOP)
     if request.messages:
         body |= {"messages": turns(request.messages), "thinking": request.thinking}
@@ -161,6 +161,8 @@ def find_sglang(listing: Listing) -> Server | None:
         """The request for `/generate`; a plain chat if the server does not tokenize messages."""
         body = standard_body(request, model, "repetition_penalty")
         prompt: dict[str, Any]
+        if request.tools or request.constraint:  # `/generate` takes neither
+            return Call(path(request), body)
         if request.messages:
             chat = {"model": model, "messages": turns(request.messages), "add_generation_prompt": True}
             said = ask("/v1/tokenize", chat)

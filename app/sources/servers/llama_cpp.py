@@ -70,7 +70,7 @@ class LlamaCppReader(Reader):
         timings = values.get("timings")
         yield from self._progress(values.get("prompt_progress"))
         text = self.text_of(chunk)
-        if text or chunk.tokens is not None:
+        if text or chunk.called or chunk.tokens is not None:
             known = count(timings, "prompt_n"), count(timings, "cache_n")
             yield from self.admit((known[0] or 0) + (known[1] or 0), known[1] or 0)
             yield from self._count(timings, text)

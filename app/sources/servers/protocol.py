@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from specchat.app.sources.marked import Unmarked
 from specchat.app.sources.observed import OBSERVED, observed_round
+from specchat.app.sources.servers.messages import CallParts, offered, turns
 from specchat.engine import (
     MOST_DRAFTED,
     SAMPLING_NUMBERS,
@@ -18,7 +19,6 @@ from specchat.engine import (
     Event,
     Finished,
     FinishReason,
-    Message,
     Ready,
     Request,
     Round,
@@ -98,8 +98,8 @@ class Listing:
 
 
 def observed_ready(server: str, model: str, *, context: int | None = None, slots: int | None = None) -> Ready:
-    """A `Ready` for a model at another server."""
-    return Ready(model, None, (OBSERVED,), "", "", "", context or 0, slots or 0, 0, 0, 0.0, observed=server)
+    """A `Ready` for a model at another server, which itself refuses tools that it cannot offer."""
+    return Ready(model, None, (OBSERVED,), "", "", "", context or 0, slots or 0, 0, 0, 0.0, observed=server, tools=True)
 
 
 def check(request: Request) -> None:
@@ -122,14 +122,6 @@ def check(request: Request) -> None:
 def path(request: Request) -> str:
     """The path for a request: chat or completion."""
     return CHAT if request.messages else COMPLETION
-
-
-def turns(messages: Sequence[Message]) -> list[dict[str, str]]:
-    """Messages in the format of the protocol, with thinking as most servers take it."""
-    return [
-        {"role": turn.role, "content": turn.content} | ({"reasoning_content": turn.thinking} if turn.thinking else {})
-        for turn in messages
-    ]
 
 
 def response_format(request: Request) -> dict[str, Any]:
@@ -167,7 +159,7 @@ def standard_body(request: Request, model: str, penalty: str | None, *, dry: boo
         body["prompt"] = request.prompt if request.prompt is not None else list(request.prompt_ids)
     body |= {"seed": s.seed} if s.seed is not None else {}
     body |= {"stop": list(request.stop)} if request.stop else {}
-    body |= response_format(request)
+    body |= response_format(request) | offered(request.tools)
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}} if s.logit_bias else {}
     penalties = {"presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty}
     body |= {name: value for name, value in penalties.items() if value}
@@ -201,6 +193,8 @@ class Chunk:
     tokens: int | None
     last: bool
     """Whether it comes after the text, with the counts of the whole reply."""
+    called: bool = False
+    """Whether it has parts of calls."""
 
 
 def count(values: object, *names: str) -> int | None:
@@ -268,6 +262,7 @@ class Reader:
         self._admitted = False
         self._thinking = False
         self._unmarked = Unmarked(THINKING)
+        self._calls = CallParts()
         self._rounds = 0
         self._last_at: float | None = None
 
@@ -279,7 +274,7 @@ class Reader:
         """
         chunk = self.parse(values)
         text = self.text_of(chunk)
-        if text or chunk.prompt_tokens is not None:
+        if text or chunk.called or chunk.prompt_tokens is not None:
             yield from self.admit(chunk.prompt_tokens, count(values.get("meta_info"), "cached_tokens") or 0)
             yield from self.unknown(text, chunk.pieces, chunk.tokens if self.knows_tokens else None)
         self.finish(chunk.reason)
@@ -300,13 +295,14 @@ class Reader:
             listed = (choice.get("logprobs") or {}).get("content") or ()
             pieces = tuple(each["token"] for each in listed)
             reason = choice.get("finish_reason")
+            called = self._calls.add(delta.get("tool_calls") or ())
             usage = values.get("usage")
             if not all(isinstance(each, str) for each in pieces):
                 raise TypeError
             ended = None if reason is None else REASONS.get(reason, FinishReason.EOS)
             tokens = count(usage, "completion_tokens")
-            last = tokens is not None and not (text or thought)
-            return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), tokens, last)
+            last = tokens is not None and not (text or thought or called)
+            return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), tokens, last, called)
         except (AttributeError, LookupError, TypeError, ValueError):
             raise EngineError(NO_CHUNK) from None
 
@@ -361,8 +357,8 @@ class Reader:
             self.finished = Finished(self.request_id, reason, "", message, self.clock())
 
     def ended(self, finished: Finished) -> Finished:
-        """The end of the reply, with the text that might have become a mark."""
-        return self._unmarked.finished(finished)
+        """The end of the reply, with its calls, and with the text that might have become a mark."""
+        return self._unmarked.finished(self._calls.finished(finished))
 
     def totals(
         self,

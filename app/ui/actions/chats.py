@@ -16,6 +16,7 @@ from specchat.app.storage.store import Chat
 from specchat.app.ui.actions.learning import LearnActions
 from specchat.app.ui.actions.models import ModelActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.tools import ToolActions
 from specchat.app.ui.rendering.block_stack import found_word
 from specchat.app.ui.screens.dialogs import RenameScreen
 from specchat.app.ui.screens.lists import SearchScreen
@@ -31,6 +32,7 @@ class ChatActions(ActionGroup):
 
     _models: ModelActions
     _learn: LearnActions
+    _tools: ToolActions
     deleted: list[Chat] = field(default_factory=list)
     """Chats that can be restored, the last one first."""
     _untitled: dict[int, Conversation] = field(default_factory=dict)
@@ -232,5 +234,6 @@ class ChatActions(ActionGroup):
         if conversation is not None:
             self._scope.screen.show(conversation)
             self._models.compare_with(conversation)
+            self._tools.connect(conversation)
             self.show_list()
         return conversation

@@ -195,9 +195,7 @@ class MessageActions(ActionGroup):
             raise UnavailableError("this chat is not stored: it cannot be forked")
         prompts = conversation.prompts[: conversation.prompts.index(prompt) + 1]
         title = fork_title(conversation.title, [chat.title for chat in self._scope.screen.widgets.chats.chats])
-        chat = await asyncio.wrap_future(
-            self._scope.archive.fork(prompts, title, conversation.system or "", conversation.thinking)
-        )
+        chat = await asyncio.wrap_future(self._scope.archive.fork(conversation, prompts, title))
         if chat is not None:
             self._chats.open(chat)
             self._scope.say(f"forked at message {len(prompts)}: the other chat is unchanged")

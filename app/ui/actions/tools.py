@@ -13,7 +13,7 @@ from specchat.app.errors import SettingsError
 from specchat.app.sanitize import escape_controls, without_password
 from specchat.app.settings.settings_file import SERVERS
 from specchat.app.sources.tool_client import ToolClient
-from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.rendering.figures import counted
 from specchat.app.ui.screens.calls import CallScreen
 from specchat.engine import MessagePart
@@ -56,7 +56,7 @@ class ToolActions(ActionGroup):
             self._choose()
         elif (client := self._scope.conversation.client) is not None and name in client.by_server:
             self._turn_off(self._scope.conversation, client, name)
-        elif self._scope.loaded.context == NOT_LOADED.context:
+        elif not self._scope.loaded.drafters:
             raise UnavailableError("no model is loaded yet: wait until one is, because not every model can call tools")
         elif not self._scope.loaded.tools:
             raise UnavailableError(NO_TOOLS.format(self._scope.loaded.target))
@@ -87,23 +87,48 @@ class ToolActions(ActionGroup):
             how = str(error)
         return f"○ {escape_controls(name)}", escape_controls(how)
 
+    def connect(self, conversation: Conversation) -> None:
+        """Connect the servers that are on in a chat from the store."""
+        if conversation.servers and conversation.client is None:
+            self._turn_on(conversation, *conversation.servers)
+
     @in_background("servers", exclusive=False)
-    async def _turn_on(self, conversation: Conversation, name: str) -> None:
-        file = self._scope.requests.session.settings_file
-        assert file is not None
-        server = tool_server(file, name)
+    async def _turn_on(self, conversation: Conversation, *names: str) -> None:
         if conversation.client is None:
             conversation.client = ToolClient()
             self._clients.append(conversation.client)
-        self._scope.say(f"connecting to {name}…")
-        await asyncio.to_thread(conversation.client.add, server)
         self._scope.requests.active.watch(conversation)
-        tools = counted(len(conversation.client.by_server[name]), "tool")
+        conversation.connecting += 1
+        try:
+            for name in names:
+                with self._scope.reporting():
+                    await self._connect(conversation, conversation.client, name)
+        finally:
+            conversation.connecting -= 1
+            self._scope.archive.set_options(conversation)
+            self._scope.requests.proceed(conversation)
+
+    async def _connect(self, conversation: Conversation, client: ToolClient, name: str) -> None:
+        """Connect a server, which is on from then on; one that cannot be reached stays as it was."""
+        others = tuple(other for other in conversation.servers if other != name)
+        file = self._scope.requests.session.settings_file
+        assert file is not None
+        try:
+            server = tool_server(file, name)
+        except SettingsError:
+            conversation.servers = others
+            raise
+        self._scope.say(f"connecting to {name}…")
+        await asyncio.to_thread(client.add, server)
+        conversation.servers = *others, name
+        tools = counted(len(client.by_server[name]), "tool")
         self._changed(f"{name}: {tools} from the next reply on · you decide about each call")
 
     @in_background("servers", exclusive=False)
     async def _turn_off(self, conversation: Conversation, client: ToolClient, name: str) -> None:
         conversation.decisions.forget(tool.name for tool in client.by_server[name])
+        conversation.servers = tuple(other for other in conversation.servers if other != name)
+        self._scope.archive.set_options(conversation)
         await asyncio.to_thread(client.remove, name)
         self._changed(f"{name} is off in this chat")
 
@@ -111,6 +136,14 @@ class ToolActions(ActionGroup):
         self._scope.screen.widgets.show_frame()
         self._scope.screen.writing.gauge.ask()
         self._scope.say(sentence)
+
+    def explained(self, conversation: Conversation, refusal: str) -> str:
+        """Why a prompt was refused, with the command that turns tools off if the model cannot call them."""
+        client, loaded = conversation.client, self._scope.loaded
+        if client is None or not client.tools or loaded.tools or any(reply.calls for reply in conversation.replies):
+            return refusal
+        off = " and ".join(f"/mcp {name}" for name in client.by_server)
+        return f"{refusal} · {off} turns the tools of this chat off"
 
     def close(self) -> None:
         """End the connections to all servers, and their calls."""

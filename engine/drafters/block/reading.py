@@ -145,8 +145,7 @@ def _check(shape: BlockShape, config: Mapping[str, Any], target: Model) -> None:
     fitting = "choose the drafter of this target"
     for size in (stated, shape.hidden):
         require(
-            size == hidden,
-            f"was made for a target of hidden size {size}, and {target.name} has {hidden}: {fitting}",
+            size == hidden, f"was made for a target of hidden size {size}, and {target.name} has {hidden}: {fitting}"
         )
     require(
         shape.vocabulary == target.vocab_size,

@@ -15,8 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from specchat.engine.drafters.published.find import BLOCK_KINDS, NESTED, SPECULATORS
-from specchat.engine.drafters.published.rotary import rotary_frequencies
-from specchat.engine.drafters.published.weights import UnfitError, require
+from specchat.engine.drafters.published.weights import UnfitError, require, rotary_frequencies
 from specchat.engine.errors import first_line
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"

@@ -12,27 +12,13 @@ from specchat.engine.files import local_path
 from specchat.engine.models.catalog import PRESETS, hub_folder
 from specchat.engine.models.checkpoint import INDEX, read_json, weight_files
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.hub import (
-    HUB_ID,
-    SHARD,
-    cached_snapshot,
-    drafter_file,
-    fetch_from_hub,
-    hub_file,
-    hub_files,
-)
+from specchat.engine.models.hub import HUB_ID, SHARD, cached_snapshot, drafter_file, fetch_from_hub, hub_file, hub_files
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.registry import BLOCK, MTP_LAYER, PUBLISHED, PartKind
 
 CONFIG = "config.json"
-WEIGHTS = (
-    "model.safetensors",
-    INDEX,
-    "medusa_lm_head.safetensors",
-    "pytorch_model.bin",
-    "medusa_lm_head.pt",
-)
+WEIGHTS = ("model.safetensors", INDEX, "medusa_lm_head.safetensors", "pytorch_model.bin", "medusa_lm_head.pt")
 """File names of weights, or of the list of their files, in order of preference."""
 MEDUSA, NESTED, SPECULATORS = "medusa_num_heads", "dflash_config", "speculators_model_type"
 BLOCK_KINDS = ("dflash", "dflash2", "dspark")

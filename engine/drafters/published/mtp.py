@@ -25,11 +25,10 @@ from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, codes_of, pack_head, target_output
 from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.weights import fill, head_errors
-from specchat.engine.errors import EngineError
-from specchat.engine.models.cache_argument import cache_argument
+from specchat.engine.errors import check
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
 from specchat.engine.models.convert import convert_gguf
-from specchat.engine.models.model_config import read_config
+from specchat.engine.models.model_config import cache_argument, read_config
 from specchat.engine.models.packed.load import Model
 from specchat.engine.progress import ignore_progress
 
@@ -51,15 +50,13 @@ def load_mtp(folder: Path, target: Model, origin: Path | None = None) -> LoadedH
         EngineError: it is missing, or its tensors have other shapes than the configuration asks for.
     """
     tensors = _with_joined_experts(_read(folder))
-    if not tensors:
-        raise EngineError(
-            f"{origin or folder} states a multi-token-prediction layer that its files lack: choose a copy of the model "
-            "with it"
-        )
+    origin = origin or folder
+    told = f"{origin} states a multi-token-prediction layer that its files lack: choose a copy of the model with it"
+    check(tensors, told)
     with torch.device("meta"):
         head = MtpHead(_layer_config(folder), target.layers)
     head.rotary = type(head.rotary)(head.config)  # its buffers are in no file
-    with head_errors(origin or folder):
+    with head_errors(origin):
         fill(head, tensors, _LAYER, "block.")
     size = pack_head(head, target)
     count = min(target.vocab_size, _MOST_TOKENS)

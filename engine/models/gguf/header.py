@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.models.keys import FLAG, LARGEST, TEXT, TOKEN, Kind, a_list, check_values, number, whole
+from specchat.engine.models.checkpoint import FLAG, LARGEST, TEXT, TOKEN, Kind, a_list, check_values, number, whole
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9

@@ -15,15 +15,14 @@ from specchat.engine.device.device import held_memory, pick_device
 from specchat.engine.errors import EngineError, check
 from specchat.engine.events import Notice
 from specchat.engine.kernels.library import library
-from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import PackedModel, require_decoder_only
 from specchat.engine.request import AUTO, parse_gamma
 from specchat.engine.tools.bench.figures import Traffic, copy_bandwidth
 from specchat.engine.tools.bench.peers import PEERS, Peers
 from specchat.engine.tools.bench.report import BenchReport
 from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, measure_reading
 from specchat.engine.tools.bench.synthetic import synthetic, synthetic_prompts
-from specchat.engine.tools.prompts import CONSTRAINED, SETS, PromptSet, load_prompts
+from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.runner import BASELINE, NONE, Say, ToolOptions, choose_variants, require_least, running
 from specchat.engine.worker.assembly import Assembly
 
@@ -78,8 +77,6 @@ class BenchOptions(ToolOptions):
         require_least(limit=(self.limit, 1), threads=(self.threads, 1), prompt_tokens=(self.prompt_tokens, 2))
         if self.slots is not None and self.slots < max(self.batches):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
-        follows = CONSTRAINED not in self.prompts or set(self.peers) <= {"llama.cpp"}
-        check(follows, f"--prompts {CONSTRAINED} compares with --peer llama.cpp alone: others follow no schemas")
         check(not (self.peers and self.crossover), "--peer does not go with --crossover: run the bench twice")
         if self.llama_cpp is not None and not self.llama_cpp.expanduser().is_dir():
             raise EngineError(f"there is no folder {self.llama_cpp}: --llama-cpp takes the one that has xllamacpp")
@@ -107,6 +104,12 @@ def run(options: BenchOptions, say: Say) -> BenchReport:
     gammas = tuple(parse_gamma(text) for text in options.gammas)
     plan = Plan(gammas, options.batches, options.temperatures, options.max_tokens, options.passes)
     sets = load_prompts(options.prompts) if options.synthetic is None else [synthetic_prompts(options.shapes)]
+    for each in sets:
+        free = not any(prompt.constraint for prompt in each.prompts)
+        check(
+            free or set(options.peers) <= {"llama.cpp"},
+            f"--prompts {each.name} compares with --peer llama.cpp alone: others follow no schemas",
+        )
     before = torch.get_num_threads()
     torch.set_num_threads(options.threads or before)
     try:

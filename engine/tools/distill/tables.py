@@ -19,8 +19,9 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.research.tables import MOST, Counts, TableCard, fingerprint, save_tables
+from specchat.engine.tools.data_sets import read_entries
 from specchat.engine.tools.distill.work_folder import Distilled, DistillOptions
-from specchat.engine.tools.evaluate.texts import read_entries, texts_of
+from specchat.engine.tools.evaluate.texts import texts_of
 
 _PIECE = 1 << 20
 """Characters of a text that are tokenised at once."""
@@ -52,10 +53,8 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
         for tokens in _pieces(file, tokenizer):
             counter.add(np.array(tokens, dtype=np.int64))
     counts = counter.counts()
-    if not len(counts.following):
-        raise EngineError(
-            f"there are no two tokens in {', '.join(str(file) for file in options.text)}: give texts that say more"
-        )
+    told = f"there are no two tokens in {', '.join(str(file) for file in options.text)}: give texts that say more"
+    check(len(counts.following), told)
     save_tables(options.out, counts, TableCard(name, fingerprint(tokenizer), vocabulary, counts.tokens))
     minutes = round((time.perf_counter() - started) / 60, 1)
     return Distilled("a bigram table", name, counts.tokens, steps=0, minutes=minutes)

@@ -1,14 +1,8 @@
-"""Texts to evaluate drafters on: prompts with the replies that were given, from files of several kinds.
+"""Texts to evaluate drafters on: prompts with the replies that were given.
 
-A file is JSON or one JSON object per line. Its keys tell its kind:
-
-- a trace of `specchat ask --trace`: the exact tokens of its replies;
-- a chat that `specchat export` wrote as JSON;
-- `messages` with `role` and `content`, as in OpenAI's API; `conversations` with `from` and `value`, as in ShareGPT;
-- `turns` and `choices`, as in MT-bench and Spec-Bench: questions and answers, in one object or in two with one
-  `question_id`.
-
-Each reply of a conversation is one text; the messages before it are its prompt.
+They are of traces (`specchat ask --trace`), with the exact tokens, or of data sets (`data_sets`); questions and answers
+of MT-bench and Spec-Bench may be in two objects with one `question_id`. Each reply of a conversation is one text; the
+messages before it are its prompt.
 """
 
 from __future__ import annotations
@@ -16,23 +10,22 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.message import Message
 from specchat.engine.models.catalog import DEFAULT_PRESET
-from specchat.engine.request import Request
+from specchat.engine.request import Constraint, Request
 from specchat.engine.round import Round
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.settings import Sampling
+from specchat.engine.tools.data_sets import MISSHAPEN, UNKNOWN, Entries, constraint_of, conversation_of
 from specchat.engine.tools.report import one_line
 from specchat.engine.tools.runner import ToolOptions, require_least
 from specchat.engine.trace import from_json
 
-_ROLES = dict.fromkeys(("user", "human"), "user") | dict.fromkeys(("assistant", "gpt", "model"), "assistant")
-_ROLES["system"] = "system"
 _MT_BENCH = {"turns", "choices"}
 """Keys of questions with their answers."""
 _RESAMPLES = 1000
@@ -53,7 +46,7 @@ class EvaluateOptions(ToolOptions):
 
     target: str = DEFAULT_PRESET
     files: tuple[Path, ...]
-    """Texts, as `read_entries` reads them."""
+    """Texts, as `data_sets.read_entries` reads them."""
     drafters: tuple[str, ...] = ()
     """Names of drafters to evaluate; empty for all."""
     gammas: tuple[int, ...] = (4,)
@@ -96,19 +89,6 @@ class Text:
         return one_line("".join(map(name, self.reply[max(place - _BEFORE, 0) : place])))
 
 
-Entries = Sequence[tuple[Path, list[tuple[str, object]]]]
-"""Files, each with its entries and their locations."""
-
-
-def read_entries(files: Sequence[Path]) -> Entries:
-    """The entries of files of any known kind.
-
-    Raises:
-        EngineError: a file cannot be read.
-    """
-    return [(file, _entries(file)) for file in files]
-
-
 def texts_of(read: Entries, tokenizer: Any) -> tuple[list[Text], list[str]]:
     """All texts of files, in order, and a sentence for each entry that could not be used.
 
@@ -138,30 +118,6 @@ def texts_of(read: Entries, tokenizer: Any) -> tuple[list[Text], list[str]]:
             missing = "answers" if "turns" in known else "question"
             problems.append(f"{known['where']}: no file has its {missing}")
     return texts, problems
-
-
-def _entries(file: Path) -> list[tuple[str, object]]:
-    """Each entry of a file, with its location; None for a line that is not JSON."""
-    try:
-        content = file.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError:
-        raise EngineError(f"{file} is not UTF-8 text: give JSON, or one JSON object per line") from None
-    except OSError as error:
-        raise EngineError(f"{file} cannot be read: {error.strerror or error}") from None
-    whole = _parsed(content)
-    if isinstance(whole, list):
-        return [(f"{file.name}, entry {number}", entry) for number, entry in enumerate(whole, 1)]
-    if isinstance(whole, dict):
-        return [(file.name, whole)]
-    lines = enumerate(content.split("\n"), 1)  # JSON may hold other line separators
-    return [(f"{file.name}, line {number}", _parsed(line)) for number, line in lines if line.strip()]
-
-
-def _parsed(text: str) -> object:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
 
 
 def _replies_of_trace(
@@ -197,40 +153,28 @@ def _replies(where: str, entry: dict[str, Any], stem: str, tokenizer: Any, probl
     category = str(entry.get("category") or stem)
     texts = []
     try:
-        messages = _messages(entry)
+        messages, constraint = conversation_of(entry), constraint_of(entry)
         for place, message in enumerate(messages):
             if place and message.role == "assistant" and message.content:
-                prompt = encode(Request("evaluate", messages=messages[:place]), tokenizer)
-                reply = tokenizer.encode(message.content, add_special_tokens=False)
-                texts.append(Text(where, category, tuple(prompt), tuple(reply)))
+                follows = constraint if place == len(messages) - 1 else None
+                request = Request("evaluate", messages=messages[:place], constraint=follows)
+                reply = tokenizer.encode(_on_one_line(message.content, follows), add_special_tokens=False)
+                texts.append(Text(where, category, tuple(encode(request, tokenizer)), tuple(reply), request=request))
         check(texts, "it has no reply")
     except EngineError as error:
         problems.append(f"{where}: {error}")
         return []
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        problems.append(f"{where}: it has no conversation that is known here (messages, conversations or turns)")
+    except MISSHAPEN:
+        problems.append(f"{where}: {UNKNOWN}")
         return []
     return texts
 
 
-def _messages(entry: dict[str, Any]) -> tuple[Message, ...]:
-    """The conversation in an object of any known kind."""
-    said: list[tuple[str, Any]] = []
-    if entry.get("format") == "specchat-chat":
-        for turn in entry["turns"]:
-            said.append(("user", turn["prompt"]))
-            if turn["chosen"] is not None:
-                said.append(("assistant", turn["replies"][turn["chosen"]]["text"]))
-    elif "messages" in entry:
-        said = [(each["role"], each["content"]) for each in entry["messages"]]
-    elif "conversations" in entry:
-        said = [(each["from"], each["value"]) for each in entry["conversations"]]
-    else:
-        for question, answer in zip(entry["turns"], entry["choices"][0]["turns"], strict=False):
-            said += [("user", question), ("assistant", answer)]
-    if not all(isinstance(text, str) for _, text in said):
-        raise TypeError
-    return tuple(Message(_ROLES[role], text) for role, text in said)
+def _on_one_line(reply: str, constraint: Constraint | None) -> str:
+    """A reply that follows a JSON schema, with the white space that replies have here."""
+    with suppress(ValueError, RecursionError):
+        return reply if constraint is None else json.dumps(json.loads(reply), ensure_ascii=False)
+    return reply
 
 
 def select(options: EvaluateOptions, read: Entries, tokenizer: Any, context: int) -> tuple[list[Text], list[str]]:

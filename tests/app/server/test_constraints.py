@@ -63,7 +63,7 @@ BAD = [
     (outputs(grammar='start: "a" start'), "structured_outputs.grammar", "no finite text follows it"),
     (named({"type": "array", "items": {"$ref": "#"}, "minItems": 1}), "response_format", "requires itself without end"),
     (named({"enum": ["x" * 1_000_000]}), "response_format", "at most 200000"),
-    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "a name and a schema"),
+    ({"response_format": {"type": "json_schema"}}, "response_format", "a name and a schema"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "should be 'text'"),
     (outputs(regex="("), "structured_outputs.regex", "unclosed group"),
     (outputs(grammar="start: foo"), "structured_outputs.grammar", "unknown name"),

@@ -15,7 +15,7 @@ from tests.engine.sampled import check_distribution, sampled, says
 from tests.engine.tiny import VOCABULARY, assert_drafters_agree, ids_of, text_of, tiny_engine
 
 ALL = pytest.mark.parametrize("kind", HYBRIDS)
-EVERYDAY = ("qwen3_5_text", "lfm2")
+
 LENGTHS, SLOTS = (40, 13, 27), (3, 0, 2)
 
 
@@ -71,9 +71,8 @@ def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None
         torch.testing.assert_close(known[0][key], known[1][key], rtol=off, atol=off)
 
 
-@pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in EVERYDAY else pytest.mark.slow) for kind in HYBRIDS]
-)
+@ALL
+@pytest.mark.daily(1)
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(kind: str) -> None:
     with tiny_engine(hybrid(kind), hybrid(kind, seed=1), slots=4, chunk=8) as engine:
         replies = assert_drafters_agree(engine, ("suffix", "ngram", "random", "model", "hierarchical"))
@@ -107,8 +106,8 @@ def test_a_hybrid_of_attention_alone_has_no_states() -> None:
     assert backend.capabilities.trees
 
 
-@pytest.mark.parametrize("kind", ["recurrent_gemma"])
-def test_states_that_cannot_be_taken_back_are_refused_by_name(kind: str) -> None:
+def test_states_that_cannot_be_taken_back_are_refused_by_name() -> None:
+    kind = "recurrent_gemma"
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
     network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes | heads))

@@ -6,7 +6,6 @@ gpu tests/engine/backends`) the same is asked of it, with graphs, compiled layer
 """
 
 import re
-import weakref
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import torch
 
 from specchat.engine import EngineConfig, EngineError, FinishReason, Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device import graph_pool
+from specchat.engine.device import graphs
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.worker.assembly import Assembly, assemble_loaded, free_memory
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, replies
@@ -24,16 +23,13 @@ from tests.engine.block_drafters import KINDS as BLOCKS
 from tests.engine.block_drafters import write_block
 from tests.engine.pretend_cuda import pretended_gpu, to_gpu
 from tests.engine.published_heads import KINDS, write
-from tests.engine.tiny import ask, rounds_of, started, tiny_engine, tiny_model
+from tests.engine.tiny import ask, rounds_of, tiny_engine, tiny_model
 from tests.engine.turns import Turns
 from tests.failing import fails
 
-LATER = ("model-tree", "bigram", "unigram")
-FEW = [pytest.param(each, marks=pytest.mark.slow) if each in LATER else each for each in DRAFTERS]
-"""Drafters; the ones that take long are slow tests."""
 OF_OTHER_SHAPE = list(product(["model-tree"], ["sampled", "filtered", "top-k"]))
 """Drafters whose trees have another shape on a GPU than on the CPU, so that sampled replies are others."""
-OF_EVERY_DAY = [("none", "greedy")]
+
 ON_THE_HOST = ("ngram", "copy", "random", "unigram")
 """These draft on the host as suffix does: one kind of sampling is enough."""
 SEVERAL_MODELS = list(product(["merged", "hierarchical"], ["sampled", "greedy", "filtered", "penalised"]))
@@ -45,7 +41,7 @@ def mixed(drafter: str, sampling: Sampling) -> list[Request]:
     """Rows of several lengths, prompts and details in one batch."""
     texts = ["abababab", "the cat sat on the mat, the cat sat", "0123456789" * 6]
     return [
-        ask(text, name=str(i), drafter=drafter, gamma=gamma, sampling=sampling, max_tokens=20, detail=3 * (i == 1))
+        ask(text, name=str(i), drafter=drafter, gamma=gamma, sampling=sampling, max_tokens=12, detail=3 * (i == 1))
         for i, (text, gamma) in enumerate(zip(texts, (4, 2, 0), strict=True))
     ]
 
@@ -56,10 +52,11 @@ def assert_as_on_cpu(requests: list[Request], drafter: str, monkeypatch: pytest.
         assert replies(requests, drafter, gpu, **options) == expected
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
     ("drafter", "kind"),
     [
-        pytest.param(*each, marks=() if each in OF_EVERY_DAY else pytest.mark.slow)
+        each
         for each in (*product(DRAFTERS, SAMPLINGS), *SEVERAL_MODELS)
         if each not in OF_OTHER_SHAPE and (each[0] not in ON_THE_HOST or each[1] == "filtered")
     ],
@@ -75,15 +72,9 @@ def test_published_heads_give_it_too(kind: str, sampling: str, tmp_path: Path, m
     assert_as_on_cpu(mixed("head", SAMPLINGS[sampling]), "head", monkeypatch, published=folder)
 
 
+@pytest.mark.daily(1)
 @pytest.mark.parametrize(
-    ("kind", "sampling"),
-    [
-        ("dspark", "sampled"),
-        *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in [*product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))]
-        ),
-    ],
+    ("kind", "sampling"), [*product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))]
 )
 def test_so_do_block_drafters(kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_block(tmp_path / "drafter", kind)
@@ -91,7 +82,7 @@ def test_so_do_block_drafters(kind: str, sampling: str, tmp_path: Path, monkeypa
 
 
 @pytest.mark.daily(1)
-@pytest.mark.parametrize("kind", [pytest.param("sampled", marks=pytest.mark.slow), "filtered", "xtc"])
+@pytest.mark.parametrize("kind", ["filtered", "sampled", "xtc"])
 def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every first token is accepted if what a level sees, and q, are right; in trees of several shapes at once."""
     with pretended_gpu(monkeypatch):
@@ -114,18 +105,18 @@ def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, mon
 
 
 @pytest.mark.daily(3)
-@pytest.mark.parametrize("drafter", FEW)
+@pytest.mark.parametrize("drafter", DRAFTERS)
 def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
     expected = replies(requests, drafter)
     error = RuntimeError("operation not permitted when stream is capturing")
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(graph_pool, "capture", fails(error))
+        monkeypatch.setattr(graphs, "capture", fails(error))
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 
-@pytest.mark.daily(4)
-@pytest.mark.parametrize("drafter", FEW)
+@pytest.mark.daily(3)
+@pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("gamma", [None, 3])
 def test_so_do_exact_mode_and_adaptive_gamma(drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=gamma, max_tokens=16) for text in ("abababab", "cdcd")]
@@ -162,23 +153,6 @@ def test_a_gpu_that_fails_within_a_reply_ends_the_engine_in_a_sentence_and_keeps
         assert re.search(sentence, end.message)
         with pytest.raises(EngineError, match=sentence):
             engine.wait_ready(60)
-
-
-def test_an_engine_that_ends_gives_its_memory_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    alive: list[bool] = []
-    backends: list[weakref.ref[object]] = []
-
-    def assemble(config: EngineConfig, progress: object) -> Assembly:  # noqa: ARG001
-        made = assemble_loaded(config, tiny_model())
-        made.target.cycle = made.target  # type: ignore[attr-defined] # as graphs make one
-        backends.append(weakref.ref(made.target))
-        return made
-
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive.append(backends[-1]() is not None))
-    with started(EngineConfig("tiny", Path(), context=256), assemble):
-        pass
-    assert alive == [False]
 
 
 def test_memory_that_runs_out_while_warming_up_is_told_in_a_sentence() -> None:

@@ -16,15 +16,12 @@ from transformers import (
 )
 
 from specchat.engine.backends import attention
-from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
+from specchat.engine.backends.captured_passes import compile_layers
 from specchat.engine.backends.token_product import use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device import gpu
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
 from specchat.engine.models.packed import gpu_layers
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
@@ -138,22 +135,6 @@ def test_attention_in_place_gives_what_that_to_copies_gives(network: Any, device
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_the_likeliest_passes_are_captured_at_start_and_others_when_they_are_needed() -> None:
-    cache = KVCache([(1, 1, 1, 1)], 64, 5000, CPU, torch.float32)
-    pool = GraphPool(CPU, capture=False)
-    passes = CapturedPasses(cache, lambda tokens, *_: (tokens[..., None].float(), None), Graphs(CPU, 64, pool))
-    passes.plan()
-    while pool.planned:
-        pool.capture_next()
-    captured = passes.graphs.keys
-    assert len(captured) == 120
-    assert captured[0] == (64, 17, 4999)
-    assert captured[1:5] == [(1, width, 256) for width in (17, 9, 5, 1)]
-    assert all((1, width, columns) in captured for width in (1, 5, 9, 17) for columns in passes.column_counts)
-    passes.forward(drawn(64, 1), range(64), [2000] * 64)
-    assert set(passes.graphs.keys) - set(captured) == {(64, 1, 2048)}
-
-
 @pytest.mark.parametrize(
     ("broken", "name", "returned", "reason"),
     [
@@ -246,10 +227,3 @@ def test_compiled_code_outlives_a_restart(compiles: Any, tmp_path: Path, monkeyp
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
     assert compiles()
     assert Path(cache_dir_utils.cache_dir()) == tmp_path / "compiled"
-
-
-def test_layers_whose_part_of_the_cache_is_not_plain_are_left_alone() -> None:
-    network = tiny_model(layers=3).model
-    network.model.layers[2].self_attn.layer_idx = 1  # two layers that share their keys
-    assert not compile_layers(network)
-    assert "forward" not in vars(network.model.layers[0])

@@ -12,7 +12,7 @@ from specchat.engine.backends.fused_products import FuseProducts
 from specchat.engine.backends.token_product import TokenLinear, multiply, use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device import gpu
-from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.linear_layers import join_layers
 from tests.engine.backends.triton_kernels import CAPABILITIES, DEVICES, DTYPES, NEEDS_COMPILER, shared_memory
 from tests.engine.tiny import tiny_model
 
@@ -66,21 +66,6 @@ def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     token_product.kernel_fault.cache_clear()
     yield
     token_product.kernel_fault.cache_clear()
-
-
-@pytest.mark.usefixtures("on_a_pretended_gpu")
-@torch.inference_mode()
-def test_the_kernel_computes_passes_over_one_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    monkeypatch.setattr(token_product, "multiply", lambda x, *given: asked.append(x.shape) or multiply(x, *given))
-    layer = nn.Linear(16, 8)
-    other = nn.Linear(16, 8)
-    other.load_state_dict(layer.state_dict())
-    assert use_token_kernel(layer) is None
-    asked.clear()  # by the check
-    for x in (torch.randn(1, 1, 16), torch.randn(1, 2, 16), torch.randn(2, 1, 16), torch.randn(16)):
-        torch.testing.assert_close(layer(x), other(x))
-    assert asked == [(1, 1, 16), (16,)]
 
 
 @pytest.mark.usefixtures("on_a_pretended_gpu")

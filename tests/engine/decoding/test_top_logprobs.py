@@ -71,15 +71,6 @@ def test_a_correction_shows_the_residual_it_was_drawn_from() -> None:
         assert r.last in {candidate.id for candidate in at.residual}
 
 
-def test_a_greedy_row_is_shown_its_softmax() -> None:
-    for r in answer(ask("abcabcabc", max_tokens=20, detail=3)):
-        for i, each in enumerate(r.detail):
-            assert len(each.target) == 3
-            assert each.target_entropy > 0
-            token = r.last if i == len(r.detail) - 1 else None
-            assert token is None or token == each.target[0].id
-
-
 def test_only_who_asks_gets_details_and_nobody_else_changes() -> None:
     with tiny_engine() as engine:
         plain, detailed = run_together(

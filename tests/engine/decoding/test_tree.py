@@ -65,20 +65,3 @@ def test_a_tree_that_is_read_in_parts_gives_what_passes_over_its_branches_give(d
     for end in range(len(tree) + 1):
         alone = other.forward(fed[:, [0, *tree.path(end)]], [1], [20])
         torch.testing.assert_close(logits[end], alone[0, -1], rtol=1e-4, atol=1e-4)
-
-
-def test_what_is_kept_comes_to_where_it_belongs() -> None:
-    tree, model, other = tree_of(3), prompted(), prompted()
-    fed = torch.randint(0, 250, (2, len(tree) + 1), generator=torch.Generator().manual_seed(3))
-    model._forward(fed, [2, 0], [20, 15], TreeMask.of([tree, tree], fed.shape[1], CPU))
-    ends = [len(tree), tree.children[0][1]]
-    paths = [tree.path(end) for end in ends]
-    padded = torch.tensor([path + [0] * (3 - len(path)) for path in paths])
-    model.cache.keep(torch.tensor([2, 0]), torch.tensor([20, 15]), padded)
-    for slot, start, row, path in ((2, 20, 0, paths[0]), (0, 15, 1, paths[1])):
-        other._forward(fed[row : row + 1, [0, *path]], [slot], [start])
-        for ours, theirs in zip(
-            (*model.cache.keys, *model.cache.values), (*other.cache.keys, *other.cache.values), strict=True
-        ):
-            end = start + len(path) + 1
-            torch.testing.assert_close(ours[slot, :, :end], theirs[slot, :, :end], rtol=1e-4, atol=1e-4)

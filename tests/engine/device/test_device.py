@@ -48,16 +48,9 @@ def test_why_a_gpu_is_not_used_is_said_in_a_sentence(error: str, monkeypatch: py
     assert unused_gpu() is None
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        "CUDA error: all CUDA-capable devices are busy or unavailable",
-        "CUDA error: no kernel image is available for execution on the device",
-        "CUDA out of memory. Tried to allocate 2.00 MiB",
-    ],
-)
 @pytest.mark.parametrize("name", ["auto", "cuda"])
-def test_a_failing_gpu_is_refused_and_the_cpu_offered(name: str, error: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_gpu_is_refused_and_the_cpu_offered(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = "CUDA error: no kernel image is available for execution on the device"
     with pretended_gpu(monkeypatch):
         assert pick_device(name) == GPU
         debugging = "\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1"

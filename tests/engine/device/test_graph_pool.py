@@ -3,15 +3,13 @@
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device import graph_pool
-from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device import graphs
+from specchat.engine.device.graphs import GraphPool
 from tests.engine.pretend_cuda import GPU, OnGpu, pretended_gpu, to_gpu
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
@@ -26,7 +24,7 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
         token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
         with monkeypatch.context() as while_short:
             error = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-            while_short.setattr(graph_pool, where, fails(RuntimeError(error)))
+            while_short.setattr(graphs, where, fails(RuntimeError(error)))
             with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
                 runner.forward(token, [0], [0])
         assert gpu.graphs == 0
@@ -43,7 +41,7 @@ def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypat
             raise RuntimeError("operation failed due to a previous error during capture")  # as torch does
 
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(graph_pool, "capture", fail)
+        monkeypatch.setattr(graphs, "capture", fail)
         pool = GraphPool(GPU, capture=True)
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
             pool.graph(lambda: None)
@@ -62,25 +60,11 @@ def test_after_a_capture_that_failed_others_get_new_memory(monkeypatch: pytest.M
 
     with pretended_gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
-        monkeypatch.setattr(graph_pool, "capture", fail_at_first)
+        monkeypatch.setattr(graphs, "capture", fail_at_first)
         pool = GraphPool(GPU, capture=True)
         for _ in range(2):
             pool.graph(lambda: None)
     assert used == [(0, 1), (0, 2)]
-
-
-def test_all_captures_share_a_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each stream gets a workspace of cuBLAS, of 32 MiB on large GPUs."""
-    made: list[object] = []
-    stream = SimpleNamespace(wait_stream=lambda _: None)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda *_: made.append(stream) or stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda _: nullcontext())
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 0))
-    monkeypatch.setattr(graph_pool, "capture", lambda run, *_: run)
-    for _ in range(2):
-        GraphPool(torch.device("cuda", 99), capture=True).graph(lambda: None)  # a device that no other test uses
-    assert len(made) == 1
 
 
 def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,7 +78,7 @@ def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) ->
         return run
 
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(graph_pool, "capture", capture)
+        monkeypatch.setattr(graphs, "capture", capture)
         pools = [GraphPool(GPU, capture=True) for _ in range(3)]
         with ThreadPoolExecutor(3) as threads:
             for pool in pools * 3:

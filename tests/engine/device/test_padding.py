@@ -44,7 +44,7 @@ def test_prompts_and_drafts_of_all_lengths_come_in_few_widths() -> None:
     for name, layer in (("target", target.model.model.layers[0].self_attn.q_proj), ("head", head.head.fuse)):
         layer.register_forward_pre_hook(lambda _, given, name=name: widths[name].add(given[0].shape[-2]))
     with tiny_engine(target, head=head, chunk=100) as engine:
-        for length in range(1, 90, 3):
+        for length in range(1, 90, 8):
             sampling = Sampling(temperature=1.0)
             text = chr(ord("a") + length % 26) * length  # no prompt has been read before
             for _ in engine.stream(ask(text, drafter="combined", sampling=sampling, max_tokens=12)):

@@ -15,10 +15,9 @@ from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.tree_growth import grow
 from specchat.engine.decoding.tree_mask import TreePlace
-from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.draft_model import Member, ModelDrafter, scores_of
+from specchat.engine.drafters.draft_model import DraftCache, Member, ModelDrafter, scores_of
 from specchat.engine.drafters.model_steps import ModelSteps
-from specchat.engine.kernels.draft_head import Scores
+from specchat.engine.kernels.drafters import Scores
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.detokenizer import Detokenizer

@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
-from specchat.engine.decoding.draft import Budget, Draft, RowOrder
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
+from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.drafters import suffix
-from specchat.engine.drafters.datastore import Datastore
-from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
-from specchat.engine.drafters.text_drafter import TextDrafter
-from specchat.engine.request import MAX_GAMMA
+from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter, TextDrafter
 from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -98,29 +94,6 @@ def test_the_kernels_draft_the_same(text: list[int], ends: set[int], never: set[
 )
 def test_the_kernels_draft_the_same_from_a_text_that_repeats_very_often(text: list[int]) -> None:
     assert draft(text, 8, SuffixDrafter(vocabulary=WORDS)) == draft(text, 8)
-
-
-def test_drafts_of_the_kernels_are_named_where_other_chats_may_draft_too() -> None:
-    store = Datastore()
-    store.update({1: [*range(12)]})
-    for datastore, named in ((Datastore(), []), (store, ["suffix"])):
-        drafter, row = SuffixDrafter(datastore=datastore, vocabulary=WORDS), row_of([1, 2, 1])
-        drafter.admit(row)
-        sources = made_by_kernels(drafter, RowOrder(row, 4, fixed_budget(4))).sources
-        assert [source.name for source in sources] == named
-
-
-@pytest.mark.parametrize(
-    ("rate", "again", "price", "drafted"),
-    [(0.9, 0.9, 0.5, 6), (0.9, 1.0, 0.5, 16), (0.9, 1.0, 0.85, 4), (0.3, 1.0, 0.5, 0)],
-)
-def test_the_kernels_draft_as_many_tokens_as_pay(rate: float, again: float, price: float, drafted: int) -> None:
-    """The first four tokens after a match of five have one bucket, and all later ones another."""
-    rates = [dict.fromkeys(range(9), each) for each in (rate, again)]
-    budget = Budget([price * n for n in range(MAX_GAMMA + 1)], 0.1, rates[0], repeat_rates=rates[1])
-    drafter, row = SuffixDrafter(vocabulary=WORDS), row_of([1, 2, 3, 4, 5] * 2)
-    drafter.admit(row)
-    assert len(made_by_kernels(drafter, RowOrder(row, 0, budget, free=True)).tokens) == drafted
 
 
 def test_nothing_is_drafted_behind_an_end_and_turn_marks_never() -> None:

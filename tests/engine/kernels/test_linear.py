@@ -9,12 +9,12 @@ from specchat.engine.kernels.packed_matrix import (
     Format,
     MatrixArrays,
     PackedMatrix,
+    QuantizedLinear,
     aligned,
     pack,
     packed_bytes,
     unpack,
 )
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.matrices import QUANTISED, quantised_activations, random_matrix
 from tests.engine.kernels.variants import Variant, use
@@ -91,17 +91,6 @@ def test_nan_makes_its_row_nan_and_no_other(kernels: Library, variant: Variant) 
     assert np.isfinite(found[[0, 2]]).all()
 
 
-def test_a_layer_keeps_the_type_and_shape_of_what_it_is_given() -> None:
-    matrix, weights = random_matrix(Format.Q8, 24, 64)
-    x = torch.randn(2, 3, 64, dtype=torch.bfloat16)
-    layer = QuantizedLinear(matrix)
-    assert layer(x).shape == (2, 3, 24)
-    assert layer(x[:, :0]).shape == (2, 0, 24)
-    assert layer(x).dtype is torch.bfloat16
-    assert np.allclose(layer.weight.numpy(), weights, rtol=1e-6)
-    assert layer.bytes == packed_bytes(Format.Q8, 24, 64)
-
-
 @pytest.mark.parametrize("kind", Format)
 def test_rows_are_picked_as_they_are(kind: Format) -> None:
     matrix, _ = random_matrix(kind, 70, 512)
@@ -112,11 +101,6 @@ def test_rows_are_picked_as_they_are(kind: Format) -> None:
     assert torch.equal(QuantizedLinear(picked)(x), QuantizedLinear(matrix)(x)[:, wanted])
     with pytest.raises(KernelError, match="there is no row 70"):
         matrix.picked([70])
-
-
-def test_four_bit_floats_take_their_codes_and_a_byte_per_group() -> None:
-    """The width of gpt-oss, which whole blocks of 128 columns do not divide."""
-    assert packed_bytes(Format.MXFP4, 2880, 2880) <= 2880 * 2880 * 4.26 / 8
 
 
 @pytest.mark.parametrize(

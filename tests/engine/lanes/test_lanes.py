@@ -1,19 +1,16 @@
 """Lanes: who has the next turn, what a lane's clock counts, and that no lane helps or slows the other."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from specchat.engine import Admitted, EngineConfig, Event, Finished, Outbox, Prefilled, Request, Round
-from specchat.engine.lanes import worker as lane_loop
 from specchat.engine.lanes.engine import LaneEngine
-from specchat.engine.lanes.order import Order, next_lane
+from specchat.engine.lanes.order import Order
 from specchat.engine.worker.assembly import assemble_loaded
-from specchat.engine.worker.records import Commit, Times
 from tests.engine.tiny import ask, ended, ids_of, rounds_of, tiny_engine, tiny_model
 
 PROMPT = "ababababab " * 8
@@ -68,23 +65,6 @@ def test_lanes_say_what_an_engine_alone_says(order: Order) -> None:
     assert (turns == sorted(turns)) is (order is Order.SEQUENTIAL)
 
 
-def test_the_engine_gives_the_turn_to_the_lane_that_is_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[int], list[float]]] = []
-
-    def watch(order: Order, busy: Sequence[int], seconds: Sequence[float]) -> int:
-        seen.append((list(busy), list(seconds)))
-        return next_lane(order, busy, seconds)
-
-    monkeypatch.setattr(lane_loop, "next_lane", watch)
-    with lane_engine() as engine:
-        both(engine, *pair())
-    together = [seconds for busy, seconds in seen if busy == [0, 1]]
-    turns = [max(b - a for a, b in zip(old, new, strict=True)) for old, new in pairwise(together)]
-    ahead = [abs(left - right) for left, right in together]
-    assert len(together) > 20
-    assert max(ahead) <= max(*turns, ahead[0])  # the left lane may have had a turn before the right one was asked
-
-
 def test_a_lane_s_clock_counts_its_own_work() -> None:
     with lane_engine() as engine:
         began = time.perf_counter()
@@ -95,29 +75,6 @@ def test_a_lane_s_clock_counts_its_own_work() -> None:
     assert sum(spent) <= elapsed
     for lane, seconds in zip(lanes, spent, strict=True):
         assert 0 < sum(e.seconds for e in lane if isinstance(e, Round | Prefilled)) <= seconds
-
-
-def test_a_lane_s_records_are_made_in_its_own_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made later, they would count on the other lane's clock."""
-    emit, turn, order = Commit.emit, lane_loop.LaneWorker.turn, list[str]()
-
-    def turned(lane: lane_loop.LaneWorker) -> None:
-        order.append("turn begins")
-        turn(lane)
-        order.append("turn ends")
-
-    def emitted(commit: Commit, times: Times) -> None:
-        time.sleep(0.002)
-        emit(commit, times)
-        order.append("record")
-
-    monkeypatch.setattr(lane_loop.LaneWorker, "turn", turned)
-    monkeypatch.setattr(Commit, "emit", emitted)
-    with lane_engine() as engine:
-        both(engine, ask(PROMPT, "left", max_tokens=20, gamma=0), ask(PROMPT, "right", max_tokens=20))
-    places = [place for place, each in enumerate(order) if each == "record"]
-    assert len(places) > 20
-    assert all((order[place - 1], order[place + 1]) == ("turn begins", "turn ends") for place in places)
 
 
 def test_both_lanes_read_the_same_part_of_a_prompt() -> None:

@@ -71,7 +71,8 @@ def test_the_text_part_is_that_of_the_whole(name: str, tiny_model: Callable[...,
     assert not any("vision_tower" in name or "visual" in name for name, _ in loaded.named_parameters())
 
 
-@pytest.mark.parametrize("name", ["muse-glimmer", "mistral-small-4", *PACKED])
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("name", [*PACKED, "mistral-small-4"])
 def test_greedy_replies_are_the_same_for_all_drafters(
     name: str, tiny_model: Callable[..., Path], tmp_path: Path
 ) -> None:

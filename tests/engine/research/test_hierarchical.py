@@ -25,21 +25,3 @@ def test_its_greedy_draft_is_the_draft_models_own(sampling: Sampling) -> None:
                 assert ids_of(events) == plain
                 by_drafter.append([(e.drafted, e.accepted) for e in events if isinstance(e, Round)])
             assert by_drafter[0] == by_drafter[1]
-
-
-def test_where_the_text_repeats_the_draft_model_makes_fewer_passes() -> None:
-    draft, passes = related(noise=0.0), 0
-
-    def count(*_: object) -> None:
-        nonlocal passes
-        passes += 1
-
-    draft.model.register_forward_pre_hook(count)
-    with tiny_engine(tiny_model(sharpness=25.0), draft=draft) as engine:
-        counts = {}
-        for drafter in ("model", "hierarchical"):
-            passes = 0
-            events = list(engine.stream(ask("hello", drafter=drafter, gamma=6, max_tokens=150)))
-            counts[drafter] = passes / sum(len(e.drafted) for e in events if isinstance(e, Round))
-    assert counts["model"] >= 1
-    assert counts["hierarchical"] < 0.7, "a greedy text comes to a cycle"

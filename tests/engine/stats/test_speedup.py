@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine import Baseline, Fate, Metrics, Ready, Round, SpeedupTracker, read_trace
-from specchat.engine.stats import theory
+from specchat.engine.stats import speedup as theory
 
 TRACES = Path(__file__).parents[3] / "assets" / "traces"
 
@@ -106,14 +106,6 @@ def test_more_than_the_tokens_per_round_is_no_measurement() -> None:
     assert fresh.gain(1.0).measured == pytest.approx(0.05 * 3 / 0.1)
 
 
-def test_plain_passes_beside_rounds_that_draft_keep_the_baseline_current() -> None:
-    baseline = Baseline()
-    for number in range(1, 4):
-        baseline.add(drafting(number, plain_s=0.02))
-    assert baseline.pass_s(1, 100) == pytest.approx(0.02)
-    assert baseline.round_s(1, 100) == pytest.approx(0.03)
-
-
 def test_the_error_shrinks_with_the_rounds_and_is_large_at_first() -> None:
     """Two rounds of which one was held up: 0.05 times, which is no measurement."""
     held_up = [plain(n) for n in (1, 2, 3)] + [drafting(4, draft_s=3.0), drafting(5)]
@@ -168,18 +160,3 @@ def test_passes_of_another_context_are_no_baseline() -> None:
     assert gains.rounds == len(long)  # rounds before the first three passes waited for them
     assert baseline.pass_s(1, 7500) == pytest.approx(0.18)
     assert baseline.pass_s(1, 3500) is None
-
-
-def test_a_batch_has_the_context_of_all_its_rows() -> None:
-    """Two rows of 100 tokens, then one of them next to a row of 7,000."""
-    baseline = Baseline()
-    for number in range(1, 4):
-        for name in ("a", "b"):
-            baseline.add(plain(number, request_id=name, rows=2, position=100, context=200))
-    gains, beside = SpeedupTracker(baseline), {"rows": 2, "position": 100, "context": 7100}
-    for number in range(4, 9):
-        gains.add(drafting(number, **beside))
-    assert gains.gain(1.0) is None
-    gains.add(drafting(9, **beside | {"context": 200}))
-    gains.add(drafting(10, **beside | {"context": 200}))
-    assert gains.rounds == 2

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup, speedup_of_rounds
+from specchat.engine.stats.speedup import expected_tokens, operations, optimal_gamma, speedup, speedup_of_rounds
 
 alphas = st.floats(0, 1)
 gammas = st.integers(0, 16)

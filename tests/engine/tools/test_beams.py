@@ -14,7 +14,7 @@ from specchat.engine.drafters.head.folder import CARD
 from specchat.engine.models.catalog import DEFAULT_PRESET
 from specchat.engine.models.load import load_tokenizer
 from specchat.engine.progress import ignore_progress
-from specchat.engine.research.beam_search import BeamSearch, DraftLength
+from specchat.engine.research.beam_search import BeamSearch
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.beams import FoundBeams, find_beams, measure_beams
 from tests.engine.families import write_family
@@ -126,21 +126,6 @@ def test_the_likeliest_texts_of_all_beams_continue_and_ties_keep_their_order() -
     assert [(text.tokens, text.ended) for text in search.complete] == [((1, n), False) for n in (1, 2, 3)]
     with pytest.raises(EngineError, match="the target computed something that is not a number"):
         step(BeamSearch(2, {0}, 10), [torch.nan] * 4)
-
-
-@pytest.mark.parametrize(
-    ("per_token", "accepted", "expected"),
-    [(0.0001, 3, {4, 6}), (0.005, 1, {0}), (0.0005, 0, {0})],
-    ids=["cheap tokens", "every token costs as much", "drafts never hold"],
-)
-def test_the_draft_length_is_the_fastest(per_token: float, accepted: int, expected: set[int]) -> None:
-    lengths, chosen = DraftLength(), []
-    for _ in range(48):
-        gamma = lengths.choose()
-        chosen.append(gamma)
-        lengths.learn(gamma, 0.01 + per_token * (4 + 8 * gamma), 1 + min(accepted, gamma))
-    assert set(chosen[12:]) <= expected
-    assert sum(chosen) <= 2 or expected != {0}, "a draft that does not pay is tried twice"
 
 
 def test_every_prompt_set_is_measured_with_every_length(tiny_model: Callable[..., Path]) -> None:

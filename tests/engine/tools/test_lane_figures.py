@@ -6,7 +6,7 @@ from math import e
 import pytest
 
 from specchat.engine import Admitted, Candidate, Detail, Finished, FinishReason
-from specchat.engine.stats.theory import expected_tokens, speedup_of_rounds
+from specchat.engine.stats.speedup import expected_tokens, speedup_of_rounds
 from specchat.engine.tools.lane_figures import Comparison, LaneTally, first_difference, top2_gap
 from tests.engine.records import make_round
 
@@ -63,12 +63,6 @@ def test_speedup_measured_and_predicted() -> None:
     assert (both.measured * other.measured, both.predicted * other.predicted) == pytest.approx((1, 1))  # type: ignore[operator]
 
 
-def test_without_a_plain_lane_nothing_is_predicted() -> None:
-    assert Comparison(drafting(), drafting()).predicted is None
-    assert Comparison(plain(), plain()).predicted is None
-    assert Comparison(plain(), drafting(), same_target=False).predicted is None
-
-
 def test_identity() -> None:
     assert Comparison(plain(), plain()).identical
     assert Comparison(plain(), plain(first=98)).difference == 0
@@ -80,19 +74,3 @@ def test_gap_is_in_logits() -> None:
     detail = Detail((Candidate(1, "a", 0.5), Candidate(2, "b", 0.5 / e)), (), (), 1.0, 0.0)
     assert top2_gap([replace(make_round(drafted=0), detail=(detail,))]) == pytest.approx(1)
     assert top2_gap([make_round(drafted=0)]) is None
-
-
-def test_nothing_yet_is_no_number() -> None:
-    both = Comparison(LaneTally(), LaneTally())
-    assert (both.measured, both.predicted, both.measured_in_all, LaneTally().work) == (None,) * 4
-
-
-def test_work_is_counted_for_every_token_of_a_tree() -> None:
-    chains, trees = LaneTally(draft_share=0.2), LaneTally(draft_share=0.2)
-    record = replace(make_round(number=1, drafted=4), drafter="head", gamma=4)
-    chains.add(record)
-    trees.add(replace(record, offered=12))
-    tokens = len(record.emitted)
-    assert chains.work == pytest.approx((4 + 1 + 0.2 * 4) / tokens)
-    assert trees.work == pytest.approx((12 + 1 + 0.2 * 12) / tokens)
-    assert chains.predicted_work == pytest.approx((4 * 0.2 + 5) / expected_tokens(chains.metrics.alpha, 4))

@@ -51,10 +51,9 @@ def adjusted(engine: Engine, request: Request, ways: Sequence[tuple[str, int | N
     return events
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_greedy_reply_stays_the_same(seed: int) -> None:
-    target = tiny_model(seed)
-    with tiny_engine(target, tiny_model(seed, layers=1), tiny_head(target)) as engine:
+def test_a_greedy_reply_stays_the_same() -> None:
+    target = tiny_model(1)
+    with tiny_engine(target, tiny_model(1, layers=1), tiny_head(target)) as engine:
         text = "one two one two one two three"
         plain = list(engine.stream(ask(text, max_tokens=120, gamma=0)))
         events = adjusted(engine, ask(text, "again", max_tokens=120, gamma=4))

@@ -88,20 +88,6 @@ def test_rows_wait_for_one_chunk_whoever_reads(drafter: str, log: list[str], mon
     assert len(ids_of(events)) == 9
 
 
-@pytest.mark.usefixtures("passes")
-def test_of_several_prompts_two_chunks_are_read_before_each_round(log: list[str]) -> None:
-    with tiny_engine(tiny_model(), chunk=CHUNK) as engine:
-        with beside_a_running_row(engine, log) as submit:
-            boxes = [submit(Request(f"{n}", prompt_ids=(9 + n, *LONG), drafter="none", max_tokens=2)) for n in range(3)]
-        for box in boxes:
-            ended(box)
-    waits = chunks_before_rounds(log)
-    assert sum(waits) >= 3 * (len(LONG) // CHUNK)
-    assert max(waits[1:-1]) == 2
-    last = [wait for wait in waits if wait][-(len(LONG) // CHUNK // 2) :]
-    assert set(last) == {1}, "the last prompt is alone"
-
-
 def read_together(passes: Passes, requests: Sequence[Request], **models: object) -> list[list[Event]]:
     """Events of requests that are admitted together; each has the tokens that it has alone."""
     with tiny_engine(**models, slots=8, chunk=64) as engine:  # type: ignore[arg-type]

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from specchat.engine import (
     Engine,
     EngineConfig,
     EngineError,
-    Event,
     FinishReason,
     Request,
     Sampling,
@@ -101,7 +99,7 @@ SAMPLINGS = [
 ]
 
 
-@pytest.mark.daily(14)
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("kind", ["tensors", "packed"])
 @pytest.mark.parametrize("sampling", SAMPLINGS, ids=["greedy", "penalties", "filters"])
 @pytest.mark.parametrize("name", CONSTRAINTS)
@@ -127,14 +125,11 @@ def test_certain_text_is_drafted_and_accepted(engine: Engine) -> None:
 def test_rows_with_and_without_constraints_share_a_batch(engine: Engine) -> None:
     rows = [*CONSTRAINTS.values(), None, JSON_OBJECT]
     kinds = [Sampling(), Sampling(temperature=1.0, seed=1)]
-    assert_the_same_in_a_batch(
-        engine,
-        [
-            ask(f"{i} {j}", constraint, DRAFTERS[(i + j) % 6], sampling=sampling, gamma=3, detail=2 * (i == 1))
-            for i, constraint in enumerate(rows)
-            for j, sampling in enumerate(kinds)
-        ],
-    )
+    requests = [
+        ask(f"{i}", constraint, DRAFTERS[i % 6], sampling=kinds[i % 3 % 2], gamma=3, detail=2 * (i == 1))
+        for i, constraint in enumerate(rows)
+    ]
+    assert_the_same_in_a_batch(engine, requests)
 
 
 LETTERS = ("ah", "bm", "az"), ("ah", "qq", "bm"), ("ah", "bm", "qq")
@@ -146,10 +141,7 @@ LETTERS = ("ah", "bm", "az"), ("ah", "qq", "bm"), ("ah", "bm", "qq")
 @pytest.mark.parametrize("drafter", ["none", *DRAFTERS])
 def test_sampled_tokens_are_those_that_rejection_would_leave(engine: Engine, drafter: str, letters: Letters) -> None:
     """χ² after each beginning; drafts are drawn from q where the drafter draws them, and forced text follows them."""
-    check_letters(engine, drafter, letters, says(tiny_model(sharpness=4.0)))
-
-
-def check_letters(engine: Engine, drafter: str, letters: Letters, says: Callable[[list[int]], Tensor]) -> None:
+    target_says = says(tiny_model(sharpness=4.0))
     options = {"gamma": 2, "max_tokens": 3, "sampling": Sampling(temperature=1.0)}
     prompt, constraint = (104, 105, 33) * 3, Constraint(REGEX, "".join(f"[{a}-{b}]" for a, b in letters))
     events = run_together(engine, [ask(f"{i}", constraint, drafter, **options) for i in range(2000)])
@@ -157,7 +149,7 @@ def check_letters(engine: Engine, drafter: str, letters: Letters, says: Callable
     sets = [[ids[chr(each)] for each in range(ord(first), ord(last) + 1)] for first, last in letters]
 
     def p(tokens: list[int]) -> Tensor:
-        known = torch.zeros_like(whole := says(tokens))
+        known = torch.zeros_like(whole := target_says(tokens))
         allowed = sets[len(tokens) - len(prompt)]
         known[allowed] = whole[allowed]
         return known / known.sum()
@@ -277,39 +269,6 @@ def test_a_constraint_that_takes_too_much_work_ends_the_reply(engine: Engine, dr
     assert text_of(list(engine.stream(ask("next", CONSTRAINTS["GBNF"], drafter)))).startswith("The answer is ")
 
 
-SCHEMAS = {
-    "person": PERSON,
-    "choice": schema(answer={"enum": ["yes", "no"]}, certain={"type": "boolean"}),
-    "numbers": schema(values={"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}),
-    "either": Constraint(SCHEMA, '{"anyOf": [{"type": "integer"}, {"const": "none at all"}]}'),
-    "tree": Constraint(
-        SCHEMA,
-        '{"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"name": {"enum": ["a", "b"]}, '
-        '"left": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/node"}]}}, "required": ["name", "left"], '
-        '"additionalProperties": false}}}',
-    ),
-}
-
-
-@pytest.mark.model
-@pytest.mark.usefixtures("kernels")
-def test_the_default_model_writes_what_the_schema_says(default_model: Path) -> None:
-    validate = partial(jsonschema.validate)
-    replies: dict[tuple[str, float], set[str]] = {}
-    with started(EngineConfig("smollm2-135m", default_model.parent, context=512, slots=4)) as engine:
-        requests = [
-            ask(f"{name} {heat} {drafter}", constraint, drafter, max_tokens=90, sampling=Sampling(heat, seed=7))
-            for name, constraint in SCHEMAS.items()
-            for heat in (0.0, 1.0)
-            for drafter in ("none", "combined")
-        ]
-        for asked, events in zip(requests, run_together(engine, requests), strict=True):
-            name, heat, _ = asked.request_id.split()
-            replies.setdefault((name, float(heat)), set()).add(text_of(events))
-            check_reply(events, SCHEMAS[name], validate)
-    assert all(len(each) == 1 for each in replies.values()), replies
-
-
 @pytest.mark.slow
 @pytest.mark.model
 @pytest.mark.usefixtures("kernels")
@@ -318,9 +277,3 @@ def test_replies_to_random_schemas_validate(default_model: Path) -> None:
         outcomes = [*ask_all(engine, random_schemas(seed=1, count=200), batch=4, max_tokens=96)]
     assert [each for each in outcomes if each.ended not in ENDS] == []
     assert sum(each.ended == FinishReason.EOS for each in outcomes) > 100
-
-
-def check_reply(events: list[Event], constraint: Constraint, validate: Callable[[Any, Any], None]) -> None:
-    assert events[-1].reason in (FinishReason.EOS, FinishReason.LENGTH)
-    if events[-1].reason is FinishReason.EOS:
-        validate(json.loads(text_of(events)), json.loads(constraint.text))

@@ -15,9 +15,7 @@ from specchat.engine import (
     Message,
     Request,
     from_json,
-    left_out,
     to_json,
-    without,
 )
 from tests.engine.tiny import tiny_engine, tiny_model
 
@@ -62,24 +60,6 @@ def test_turns_are_left_out_until_half_the_room_is_free_and_said(engine: Engine,
     least = -(-(whole - CONTEXT + 8) // step) * step
     assert few == admitted.prompt_tokens <= whole - least < fewer
     assert from_json(to_json(admitted)) == admitted
-
-
-@pytest.mark.parametrize("when_full", ["drop-oldest", "keep-ends"])
-def test_the_next_messages_of_a_full_chat_leave_out_the_same_turns(when_full: str) -> None:
-    def length(messages: tuple[Message, ...]) -> int:
-        return sum(len(message.content) for message in messages)
-
-    chat = tuple(replace(message, content=f"{message.content} {n}") for n in range(20) for message in MESSAGES[1:-1])
-    total, room, seen = length(chat), 2000 - 100, list[range]()
-    for end in range(1, len(chat), 2):
-        request = Request("r", chat[:end], max_tokens=100, when_full=when_full)
-        gone = left_out(request, length, 0, 2000)
-        kept = length(without(request.messages, gone))
-        assert kept <= room
-        assert not gone or kept > room // 2 - 100
-        seen.append(gone)
-    assert total > 3 * room
-    assert len(set(seen)) <= 1 + total / (room / 2)
 
 
 @pytest.mark.parametrize("when_full", ["drop-oldest", "keep-ends"])

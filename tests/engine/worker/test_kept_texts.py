@@ -122,11 +122,3 @@ def test_the_files_that_are_too_many_go_the_oldest_first(tmp_path: Path, monkeyp
 def test_a_target_with_recurrent_layers_keeps_nothing(tmp_path: Path) -> None:
     chatted(tmp_path, "hybrid")
     assert not files(tmp_path)
-
-
-def test_what_does_not_fit_into_the_cache_is_left_on_the_disk(tmp_path: Path) -> None:
-    texts = chatted(tmp_path, "none")
-    with tiny_engine(kept=tmp_path, cache_memory=1e-9) as engine:
-        reused = [turn(engine, f"{n}", (*text, 101))[1] for n, text in reversed([*enumerate(texts)])]
-    assert reused[0] > 0
-    assert len(files(tmp_path)) == 3

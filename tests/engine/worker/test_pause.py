@@ -9,7 +9,7 @@ from specchat.engine import Engine, EngineError, Event, Finished, FinishReason, 
 from tests.engine.tiny import ask, ended, ids_of, tiny_engine
 
 PATIENCE = 120
-QUIET = 0.2
+QUIET = 0.05
 """Seconds in which a running engine would have run many rounds."""
 
 

@@ -28,10 +28,10 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
     texts = {}
     for name in ("rare", "always", "never"):
         if name == "always":
-            monkeypatch.setattr("specchat.engine.worker.plain_passes.PRICE", 0)
-            monkeypatch.setattr("specchat.engine.worker.plain_passes.EARLY_PRICE", 0)
+            monkeypatch.setattr("specchat.engine.worker.rounds.PRICE", 0)
+            monkeypatch.setattr("specchat.engine.worker.rounds.EARLY_PRICE", 0)
         elif name == "never":
-            monkeypatch.setattr("specchat.engine.worker.plain_passes.PlainPasses.due", lambda *_: False)
+            monkeypatch.setattr("specchat.engine.worker.rounds.PlainPasses.due", lambda *_: False)
         with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
             together = run_together(engine, requests)
         timed = sum(isinstance(e, Round) and e.plain_s > 0 for events in together for e in events)
@@ -39,12 +39,3 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
         assert (timed == 0) >= (name == "never")
         texts[name] = [ids_of(events) for events in together]
     assert texts["always"] == texts["rare"] == texts["never"]
-
-
-def test_at_a_new_context_plain_passes_are_timed_soon() -> None:
-    """Passes of the warm-up had no context, and passes of short replies had less."""
-    with tiny_engine(draft=tiny_model(1, layers=1), context=512) as engine:
-        short = rounds_of(engine.stream(ask("abcabc", max_tokens=150, gamma=2)))
-        long = rounds_of(engine.stream(ask("abc" * 125, max_tokens=120, gamma=2)))
-    assert all(r.context == r.position for r in (*short, *long))
-    assert 3 <= sum(r.plain_s > 0 for r in long) < len(long) / 8

@@ -23,17 +23,6 @@ def test_names_stand_between_commas_but_for_a_path_that_has_one(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_several_are_merged_and_the_first_drafts_alone_too(tiny_model: Tiny) -> None:
-    target, *drafts = (tiny_model() for _ in range(3))
-    made = assemble(EngineConfig(str(target), draft=",".join(map(str, drafts)), slots=1, context=64), ignore_progress)
-    assert list(made.drafters)[:4] == ["merged", "model", "model-tree", "hierarchical"]
-    assert len(made.drafts) == len(made.draft_runners) == 2
-    alone = assemble(EngineConfig(str(target), draft=str(drafts[0]), slots=1, context=64), ignore_progress)
-    assert "merged" not in alone.drafters
-    assert made.cache_bytes - alone.cache_bytes == made.draft_runners[1].cache.bytes
-
-
-@pytest.mark.slow
 @pytest.mark.model
 def test_what_cannot_be_merged_is_one_sentence(tiny_model: Tiny, default_model: Path) -> None:
     target, draft = tiny_model(), tiny_model()

@@ -11,7 +11,7 @@ import pytest
 
 from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.tools.runner import captured
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
@@ -168,32 +168,6 @@ def test_a_chat_is_continued_after_many_others_without_reading_it_again() -> Non
                 prompt = (*chat, *range(97, 97 + turn))
                 events = list(engine.stream(Request(f"{turn} {n}", prompt_ids=prompt, max_tokens=2)))
                 assert admitted(events).reused_tokens >= (119 if turn else 0)
-
-
-@pytest.mark.parametrize("family", ["", "qwen3.5"])
-def test_a_recurrent_draft_model_reads_a_chat_once(family: str) -> None:
-    kind = of_packed(family) if family else of_hybrid_draft()
-    chat, other = (tuple(random.Random(n).choices(range(97, 122), k=120)) for n in range(2))
-    with tiny_engine(slots=1, **kind) as engine:  # type: ignore[arg-type]
-        runner = captured(engine).draft_runners[0]
-        ask = partial(Request, max_tokens=12, drafter="model", gamma=3)
-        reply = ids_of(engine.stream(ask("one", prompt_ids=chat)))
-        list(engine.stream(ask("two", prompt_ids=other)))
-        read, prefill = [0], runner.prefill
-        runner.prefill = lambda tokens, *rest: (  # type: ignore[method-assign]
-            read.append(tokens.numel()),
-            prefill(tokens, *rest),
-        )[1]
-        again = ids_of(engine.stream(ask("three", prompt_ids=(*chat, *reply, *range(97, 107)))))
-    assert again
-    assert 10 <= sum(read) < 30
-
-
-def test_a_prompt_longer_than_the_context_is_refused_in_a_small_cache() -> None:
-    with tiny_engine(cache_memory=1e-9) as engine:
-        (end,) = engine.stream(Request("long", prompt_ids=(97,) * 300, max_tokens=2))
-        assert end.reason is FinishReason.ERROR
-        assert ids_of(engine.stream(Request("short", prompt_ids=(97,) * 200, max_tokens=2)))
 
 
 def test_the_cache_shows_whose_blocks_it_holds() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from specchat.engine import Admitted, Finished, Request, Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import Scheduler
 from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
 
 

@@ -10,7 +10,6 @@ import pytest
 import torch
 from tokenizers import AddedToken
 
-from specchat.app.chat import tool_calls
 from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.parts import joined
 from specchat.app.chat.stored_conversation import stored_conversation
@@ -21,6 +20,7 @@ from specchat.app.storage.store import Store
 from specchat.engine import Engine, EngineConfig, PartKind, Request, read_trace
 from tests.app.cli.commands.command import Done, command
 from tests.app.server.test_tools import TOOLS
+from tests.app.sources.servers.recorded import CHAT, PLAIN, Recorded, chunk, last_chunk
 from tests.engine.tiny import EOS, assemble_loaded, reciting_model, tiny_tokenizer
 
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
@@ -89,6 +89,32 @@ def test_the_terminal_is_asked(asked: Callable[..., Done], tmp_path: Path, key: 
     assert results(trace) == [f"error: {result}" if key == "n" else result]
 
 
+def test_another_server_calls_and_gets_the_results(tmp_path: Path) -> None:
+    function, trace = {"name": "weather", "arguments": '{"city": "Paris"}'}, tmp_path / "trace"
+    call = {"id": "call00001", "type": "function", "function": function}
+    called = [
+        chunk(choice={"delta": {"tool_calls": [{"index": 0, **call}]}}),
+        chunk(None, "tool_calls"),
+        last_chunk(9, 5),
+    ]
+
+    def reply(body: Any) -> list[Any]:
+        return [chunk(ANSWER), chunk(None, "stop")] if body["messages"][-1]["role"] == "tool" else called
+
+    with Recorded(PLAIN, {CHAT: reply}) as other:
+        options = ("--allow-tools", "weather", "--save", "--trace", trace)
+        done = command("ask", "hi", "--attach", other.url, "--mcp", "here", *options, stdin=b"")
+        (_, first), (_, second) = other.asked
+    assert (done.code, done.out) == (0, f"{ANSWER}\n")
+    assert [tool["function"]["name"] for tool in first["tools"]] == ["weather"]
+    assert first["tools"] == second["tools"]
+    assert second["messages"][1:] == [
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call00001", "content": "18 °C in Paris"},
+    ]
+    assert results(trace) == ["18 °C in Paris"]
+
+
 def test_json_has_an_object_for_each_reply(asked: Callable[..., Done]) -> None:
     done = asked("--allow-tools", "weather", "--json", stdin=b"")
     first, last = map(json.loads, done.out.splitlines())
@@ -97,14 +123,6 @@ def test_json_has_an_object_for_each_reply(asked: Callable[..., Done]) -> None:
     ]
     assert last["text"] == ANSWER
     assert "calls" not in last
-
-
-def test_a_model_that_calls_without_end_is_stopped(asked: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask_module, "make_engine", lambda _: calling_engine(always=True))
-    monkeypatch.setattr(tool_calls, "MOST_REPLIES", 2)
-    done = asked("--allow-tools", "weather", stdin=b"")
-    assert done.code == 2
-    assert done.err.endswith("specchat: the model has called tools in 2 replies: ask for less at once\n")
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,10 @@ from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
-from specchat.engine.decoding.tree import LONGEST, Tree, chain, tree_of
+from specchat.engine.decoding.tree import LONGEST, chain
 from specchat.engine.decoding.tree_growth import EXPECTED, Growth, Node, choose_expanded
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.worker.plain_passes import TIMED_WIDTHS
+from specchat.engine.worker.rounds import TIMED_WIDTHS
 
 _TOKENS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 65)
 _MS = (2.7, 2.75, 3.1, 3.2, 3.45, 3.9, 4.5, 6.5, 8.6, 17, 34)
@@ -179,42 +179,6 @@ def chains(
             machine.play(models, judged, max(asked), kept, sum(map(chain_tokens, rates)), places[0])
             places = [place + 1 + right for place, right in zip(places, accepted, strict=True)]
     return machine.played[before:]
-
-
-def offers(gamma: int) -> tuple[list[int], Tree]:
-    """A tree, and for each token its rank, apart for the first position."""
-    tree = tree_of(gamma)
-    ranks = [tree.children[parent].index(child) for child, parent in enumerate(tree.parents, 1)]
-    return [rank + 4 * (tree.depths[i] > 1) for i, rank in enumerate(ranks, 1)], tree
-
-
-def tree_tokens(rates: Sequence[float], tree: Tree) -> float:
-    """Expected tokens of a round: every token's chance is that of what it follows times that of its rank."""
-    chances = [1.0]
-    for child, parent in enumerate(tree.parents, 1):
-        chances.append(chances[parent] * rates[tree.children[parent].index(child)])
-    return sum(chances)
-
-
-def tree_rounds(machine: Machine, rates: Sequence[float], rounds: int) -> list[Played]:
-    """Rounds of a drafter that offers trees; the rank of the token that is accepted is drawn with these rates."""
-    expected = {bucket: 0.06 for bucket in range(8) if bucket % 4}
-    acceptance = machine.gamma.acceptance("drafter", DrafterProfile(range(8), expected), RowProfile(offers))
-    rows = machine.rows
-    for _ in range(rounds):
-        asked = machine.gamma.choose([acceptance] * rows, [MAX_GAMMA] * rows, rows)[0]
-        buckets, tree = offers(asked) if asked else ([], chain(0))
-        kept = machine.gamma.trim([acceptance] * rows, [buckets] * rows, rows, [tree] * rows)[0]
-        tree, end = tree.first(kept), 0
-        while tree.children[end]:
-            behind, rank = tree.children[end], machine.random.choices(range(5), [*rates, 1 - sum(rates)])[0]
-            if rank >= len(behind):
-                break
-            end = behind[rank]
-        path = tree.path(end)
-        judged = VerifiedDraft(buckets[:kept], len(path), tree, path)
-        machine.play([acceptance], [judged], asked, [kept] * rows, rows * tree_tokens(rates, tree))
-    return machine.played[-rounds:]
 
 
 def growing(machine: Machine, sure: float, replies: int, truth: float = 1.0, reply: int = SHORT) -> None:

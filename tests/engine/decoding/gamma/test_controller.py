@@ -4,7 +4,7 @@ A reply is scored by the tokens that its draft lengths are worth on average over
 """
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import mean
 
 import pytest
@@ -28,7 +28,6 @@ from tests.engine.decoding.gamma.simulated import (
     chains,
     machine_of,
     speed,
-    tree_rounds,
 )
 
 
@@ -56,7 +55,7 @@ MACHINES = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(4)
 @MACHINES
 @pytest.mark.parametrize("rate", [0.0, 0.05])
 def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, rate: float) -> None:
@@ -67,7 +66,7 @@ def test_text_that_drafts_badly_costs_at_most_3_percent(verify: Pass, c: float, 
     assert mean(ratios) > 1 / 1.03
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(6)
 @MACHINES
 @pytest.mark.parametrize("rate", [0.3, 0.5, 0.7, 0.9])
 def test_steady_text_runs_within_5_percent_of_the_best_fixed_gamma(verify: Pass, c: float, rate: float) -> None:
@@ -89,54 +88,15 @@ def rounds_to_recover(played: Sequence[Played]) -> int:
     return next((i for i, p in enumerate(second) if p.kept[0] >= 4), len(second))
 
 
-@pytest.mark.parametrize("replies_before", [0, 2])
-def test_copied_text_is_recognised_within_a_few_rounds(replies_before: int) -> None:
+def test_copied_text_is_recognised_within_a_few_rounds() -> None:
     """Even where nothing was ever accepted before, and though both halves draft from the same bucket."""
     for buckets, c, few in [((3,), NGRAM, 5), ((), 0.05, 10)]:
         waits = []
-        for seed in range(16):  # one trial may come late
+        for seed in range(8):  # one trial may come late
             machine = machine_of(cpu, c, seed)
-            chains(machine, always(0.02), replies_before, LONG, buckets)
+            chains(machine, always(0.02), 1, LONG, buckets)
             waits.append(rounds_to_recover(chains(machine, novel_then_copied(0.95), 1, LONG, buckets)))
         assert mean(waits) <= few, (buckets, c, waits)
-
-
-BUCKET_RATES = {2: 0.1, 3: 0.4, 4: 0.8}
-
-
-def mixed(chance: random.Random) -> Callable[[int], list[int]]:
-    """Two rounds in five start with a run of bucket 4; all else is bucket 2."""
-
-    def draft(asked: int) -> list[int]:
-        run = int(chance.expovariate(1 / 6)) if chance.random() < 0.4 else 0
-        return ([4] * run + [2] * asked)[:asked]
-
-    return draft
-
-
-@pytest.mark.parametrize("verify", [cpu, wide_kernels])
-def test_knowing_the_buckets_beats_every_fixed_gamma(verify: Pass) -> None:
-    machines = [machine_of(verify, NGRAM, seed) for seed in range(3)]
-
-    def fixed(gamma: int) -> float:
-        draft = mixed(random.Random(0))
-        tokens = sum(chain_tokens([BUCKET_RATES[b] for b in draft(gamma)]) for _ in range(2000))
-        return tokens / (2000 * machines[0].round_s(gamma, [gamma]))
-
-    for machine in machines:
-        chains(machine, lambda _place, bucket: BUCKET_RATES[bucket], 2, LONG, (2, 3, 4), mixed(machine.random))
-    played = [each for machine in machines for each in machine.played]
-    assert speed(played) > 1.05 * max(fixed(g) for g in range(MAX_GAMMA + 1))
-
-
-def test_experience_passes_from_one_request_to_the_next() -> None:
-    machine = machine_of(gpu, 0.05, 3)
-    of = DrafterProfile(), RowProfile()
-    before = machine.gamma.acceptance("drafter", *of).survival([0, 0])
-    chains(machine, always(0.9), 3, LONG)
-    after = machine.gamma.acceptance("drafter", *of).survival([0, 0])
-    assert all(b > a for a, b in zip(before, after, strict=True))
-    assert speed(chains(machine, always(0.9), 1, LONG)[:10]) > 0.9 * best_fixed(machine, 0.9)
 
 
 def certain(rate: float, controller: GammaController, rounds: int = 60) -> AcceptanceModel:
@@ -179,35 +139,6 @@ def test_rooms_and_short_proposals_are_kept_to() -> None:
     assert controller.trim(rows, [[], [4], [4, 4, 4]], 3) == [0, 1, 3]
 
 
-def test_what_padding_leaves_free_is_verified_even_in_a_trial() -> None:
-    latency = CostModel(lambda width: width if width == 1 else 5 + (width - 2) // 4 * 4)
-    for _ in range(50):
-        for width in (1, 5, 9, 13, 17):
-            latency.observe_pass(1, width, PLAIN_S * (1 + 0.2 * (width - 1)))
-    controller = GammaController(latency)
-    row = certain(0.02, controller)
-    trials = []
-    for _ in range(400):
-        kept = controller.trim([row], [[2] * 16], 1)[0]
-        controller.observe([row], [VerifiedDraft([2] * kept, 0)])
-        trials.append(kept)
-    assert {0, 4} <= set(trials) <= {0, 4, 8, 12, 16}
-
-
-def test_each_drafter_of_a_batch_gets_its_own_gamma() -> None:
-    latency = measured(2, cpu)
-    for name, c in (("cheap", 0.01), ("dear", 0.3)):
-        latency.observe_pass(2, 5, cpu(5))
-        latency.observe_draft(name, 2, 4, 4 * c * PLAIN_S)
-    controller = GammaController(latency)
-    rows = [controller.acceptance(name, DrafterProfile(), RowProfile()) for name in ("cheap", "dear")]
-    for row in rows:
-        for _ in range(40):
-            row.observe(VerifiedDraft([0] * 4, 3))
-    cheap, dear = controller.choose(rows, [MAX_GAMMA, MAX_GAMMA], 2)
-    assert cheap > dear > 0
-
-
 def test_a_draft_of_one_step_is_long_at_the_price_of_a_step() -> None:
     latency = measured(1, cpu)
     latency.observe_pass(1, 9, cpu(9))
@@ -226,19 +157,6 @@ def test_a_draft_of_one_step_is_long_at_the_price_of_a_step() -> None:
     assert 0 < choices[0] < 8
     assert choices[1] == MAX_GAMMA
     assert controller.trim([row], [block[0]], 1)[0] >= 6
-
-
-def test_a_tree_has_the_tokens_that_pay() -> None:
-    """As many as the hardware verifies for nothing, fewer the more it costs, and none if they are always refused."""
-    rates, sizes = (0.45, 0.11, 0.06, 0.03), []
-    for verify, rows in ((gpu, 1), (cpu, 1), (cpu, 6)):
-        played = tree_rounds(machine_of(verify, 0.05, 1, rows), rates, 300)[150:]
-        sizes.append(mean(each.kept[0] for each in played))
-    assert sizes[0] > sizes[1] > sizes[2]
-    assert sizes[1] > 2
-    machine = machine_of(cpu, 0.05, 1)
-    refused = tree_rounds(machine, (0.0, 0.0, 0.0, 0.0), 400)[200:]
-    assert mean(each.seconds for each in refused) / machine.round_s(0, [0]) - 1 < 0.03
 
 
 def test_what_one_method_promises_in_vain_does_not_count_against_the_other() -> None:

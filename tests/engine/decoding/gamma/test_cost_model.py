@@ -7,9 +7,6 @@ import pytest
 from specchat.engine.decoding.gamma.cost_model import CostModel
 from tests.engine.decoding.gamma.simulated import jitter
 
-MEDIAN = 1.01
-"""Of `jitter`, roughly."""
-
 
 def cpu(width: int) -> float:
     return 0.035 + 0.001 * width
@@ -32,17 +29,6 @@ def feed(costs: CostModel, scale: float, passes: int, chance: random.Random, row
         costs.observe_rest(rows, 0.001 * jitter(chance), drafted=steps > 0)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_noise_averages_out(seed: int) -> None:
-    costs = CostModel()
-    feed(costs, 1.0, 300, random.Random(seed))
-    for width in (2, 5, 8, 16):
-        assert ratio(costs, width) == pytest.approx(cpu(width) / cpu(1), rel=0.1)
-    batch = costs.of_batch(1)
-    assert batch.plain_s == pytest.approx((cpu(1) + 0.001) * MEDIAN, rel=0.15)
-    assert batch.drafting("draft", 1) * batch.plain_s == pytest.approx(0.002 * MEDIAN, rel=0.25)
-
-
 def test_a_held_up_first_pass_is_forgotten() -> None:
     """The first pass of a process may take a hundred times as long as any later one."""
     costs = CostModel()
@@ -59,15 +45,3 @@ def test_the_machine_may_change_its_speed(scale: float) -> None:
     feed(costs, scale, 100, chance)
     assert costs.verify_up_to(1, 1)[0] == pytest.approx(scale * cpu(1), rel=0.2)
     assert ratio(costs, 9) == pytest.approx(cpu(9) / cpu(1), rel=0.1)
-
-
-def test_a_further_step_costs_less_than_the_first_one_of_a_draft() -> None:
-    """A head reads the accepted tokens with its first step, and Python is called once per draft."""
-    costs = CostModel()
-    for _ in range(8):
-        for steps in (1, 2, 3):
-            costs.observe_pass(1, 2, 0.004)
-            costs.observe_draft("head", 1, steps, 0.0006 + 0.0001 * (steps - 1))
-    batch = costs.of_batch(1)
-    assert batch.drafting("head", 1) * batch.plain_s == pytest.approx(0.0006, rel=0.2)
-    assert batch.drafting("head", 4) * batch.plain_s == pytest.approx(0.0009, rel=0.2)

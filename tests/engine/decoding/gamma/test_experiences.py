@@ -1,15 +1,15 @@
 """What a session learns of a drafter, the next one starts with."""
 
 import json
+import stat
 from pathlib import Path
 
 import pytest
 
 from specchat.engine import EngineConfig
 from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
+from specchat.engine.decoding.gamma.acceptance_model import Experiences, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
-from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.decoding.gamma.simulated import REST_S, Machine, growing, head_step, pass_s, speed
 from tests.engine.tiny import ask, started, tiny_model
@@ -82,5 +82,6 @@ def test_an_engine_keeps_what_it_has_learnt(file: Path) -> None:
     for _ in range(2):
         with started(config, lambda config, _: assemble_loaded(config, tiny_model())) as engine:
             list(engine.stream(ask("abcabcabc", max_tokens=20)))
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600, "it is its owner's"
     (models,) = json.loads(file.read_text()).values()
     assert any(name.endswith("greedy") for name in models)

@@ -5,8 +5,6 @@ from statistics import mean
 
 import pytest
 
-from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
 from specchat.engine.request import MAX_GAMMA
 from tests.engine.decoding.gamma.simulated import (
     COLD,
@@ -108,16 +106,3 @@ def test_short_replies_are_near_the_best_fixed_gamma(rows: int, step_s: Callable
     assert cold > plain(rows) / 1.03
     alone = rows == 1 and step_s is head_step
     assert warm > (0.95 if alone else 0.91) * best_fixed(rows, rate, step_s)
-
-
-def test_the_row_that_copies_drafts_alone() -> None:
-    """Where a pass costs what its tokens do, what one row gets is not free for the others."""
-    machine = Machine(4, head_step, 0)
-    profile, about = DrafterProfile((2, 4)), RowProfile()
-    models = [machine.gamma.acceptance(name, profile, about) for name in ("copies", *["other"] * 3)]
-    for _ in range(60):
-        models[0].observe(VerifiedDraft([4, 4], 2))
-        for other in models[1:]:
-            other.observe(VerifiedDraft([4], 0))
-    kept = machine.gamma.trim(models, [[4] * 4] * 4, 4)
-    assert kept == [4, 0, 0, 0]

@@ -8,7 +8,7 @@ from statistics import mean
 import numpy as np
 import pytest
 
-from specchat.engine.decoding.tree import LONGEST, tree_of
+from specchat.engine.decoding.tree import LONGEST
 from tests.engine.decoding.gamma.simulated import (
     COLD,
     PLAIN_S,
@@ -17,8 +17,6 @@ from tests.engine.decoding.gamma.simulated import (
     growing,
     machine_of,
     speed,
-    tree_rounds,
-    tree_tokens,
 )
 
 
@@ -36,22 +34,6 @@ FROM_2 = recorded(5.2, 5.8, 7.4, 12.0, 17.5, 23)
 """4-bit weights and int8 activations on AVX-512 VNNI: every token costs."""
 MACHINES = pytest.mark.parametrize("verify", [FLAT, FROM_5, FROM_2], ids=["flat", "from 5", "from 2"])
 STEP = 0.05
-ROUNDS = 260
-
-
-@pytest.mark.daily(4)
-@MACHINES
-@pytest.mark.parametrize("rates", [(0.44, 0.10, 0.06, 0.03), (0.6, 0.12, 0.05, 0.03), (0.75, 0.1, 0.03, 0.02)])
-def test_trees_reach_95_percent_of_the_best_fixed_tree(verify: Pass, rates: tuple[float, ...]) -> None:
-    plain = machine_of(verify, STEP, 0)
-    best = max(
-        tree_tokens(rates, tree_of(gamma).first(kept)) / plain.round_s(gamma, [kept])
-        for gamma in range(1, LONGEST + 1)
-        for kept in range(len(tree_of(gamma)) + 1)
-    )
-    best = max(best, 1 / plain.round_s(0, [0]))
-    played = [tree_rounds(machine_of(verify, STEP, seed), rates, ROUNDS)[COLD:] for seed in range(6)]
-    assert mean(map(speed, played)) > 0.95 * best
 
 
 @MACHINES

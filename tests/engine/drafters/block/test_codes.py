@@ -5,20 +5,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from gguf import GGMLQuantizationType as Type
 
 from specchat.engine import Engine, EngineConfig, Request, Sampling
 from specchat.engine.drafters.block.packed import short_copy
 from specchat.engine.drafters.block.reading import LoadedBlock, load_block
-from specchat.engine.kernels.packed_matrix import Format, pack, packed_bytes, unpack
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.packed_matrix import Format, QuantizedLinear, packed_bytes, unpack
 from specchat.engine.models.packed.load import PackedModel
-from specchat.engine.models.packed.quantize import quantize, quantized_rows
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine import block_drafters
 from tests.engine.drafters.models import pack as packed_model
 from tests.engine.families import write_family
-from tests.engine.gguf_files import write_gguf, write_source
 from tests.engine.tiny import VOCABULARY, ids_of, rounds_of, tiny_engine
 
 pytestmark = pytest.mark.usefixtures("kernels", "one_thread")
@@ -58,39 +54,6 @@ def test_logits_of_a_copy_are_off_by_its_rounding_at_most(target: PackedModel) -
     exact, bound = x @ weights.T, x.abs() @ rounding.T + inputs @ (weights.abs() + rounding).T
     assert ((layer(x) - exact).abs() <= bound).all()
     assert (layer(x) - exact).std() < 0.15 * exact.std()
-
-
-@pytest.mark.usefixtures("every_layer_is_large")
-@pytest.mark.parametrize(("kind", "copied"), [(Type.Q4_0, False), (Type.Q6_K, True)])
-def test_a_layer_of_more_than_four_bits_is_copied(kind: Type, copied: bool, tmp_path: Path) -> None:
-    source = write_source("llama", tmp_path / "source", hidden_size=256, vocab_size=VOCABULARY)
-    file = write_gguf(
-        "llama", source, tmp_path / "target.gguf", lambda name, _: kind if name == "output.weight" else Type.Q4_0
-    )
-    assert bool(short_copy(packed_model(file, tmp_path, "auto").output)) == copied
-
-
-@pytest.mark.parametrize("method", ["q8", "q4"])
-def test_rows_that_are_quantised_in_parts_have_the_codes_of_the_whole(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("specchat.engine.models.packed.quantize._AT_ONCE", 20 * 64)
-    weights, rows = torch.randn(90, 64), torch.randperm(90)[:53]
-    whole = pack(quantize(weights[rows], method))
-    made = quantized_rows(lambda some: weights[some], rows, method).matrix
-    assert (made.format, made.shape) == (whole.format, whole.shape)
-    assert (made.data == whole.data).all()
-
-
-def test_layers_have_four_bits_and_heads_eight(block: LoadedBlock) -> None:
-    network = block.network
-    assert network.markov_head is not None
-    assert network.confidence_head is not None
-    layers = [module for module in network.layers.modules() if isinstance(module, QuantizedLinear)]
-    assert len(layers) == 7 * network.shape.layers
-    assert {layer.matrix.format for layer in (network.fc, *layers)} == {Format.Q4}  # type: ignore[union-attr]
-    heads = network.markov_head.markov_w2, network.confidence_head.proj
-    assert {head.matrix.format for head in heads} == {Format.Q8}  # type: ignore[union-attr]
 
 
 def assembled(target: PackedModel, block: LoadedBlock) -> Assembly:

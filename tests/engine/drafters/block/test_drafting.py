@@ -141,10 +141,3 @@ def test_drafts_have_the_bias_and_the_penalties_of_their_row(kind: str, tmp_path
             tested += 1
         text += record.emitted
     assert tested > 20
-
-
-def test_a_draft_takes_one_step_and_adapts_its_length(tmp_path: Path) -> None:
-    with drafting(KINDS["dspark"](), llama(), tmp_path) as engine:
-        rounds = rounds_of(engine.stream(ask("auto", PROMPT, gamma=None, max_tokens=80)))
-    lengths = {len(record.drafted) for record in rounds}
-    assert len(lengths) > 1

@@ -13,11 +13,9 @@ from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
 from specchat.engine.registry import BLOCK
-from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.drafters.block.test_network import TEXT, outcomes
 from tests.engine.models.test_image_text import write
 from tests.engine.published_heads import hidden_states
-from tests.engine.tiny import assert_drafters_agree, tiny_engine
 
 KIND = "muse_glimmer_assistant"
 LAYERS = (0, 2)
@@ -60,9 +58,3 @@ def test_it_drafts_as_in_transformers(target: LoadedModel, tmp_path: Path) -> No
         cache=cache,
     )
     torch.testing.assert_close(found, expected.last_hidden_state[0], rtol=1e-4, atol=1e-4)
-
-
-def test_greedy_replies_are_the_same(target: LoadedModel, tmp_path: Path) -> None:
-    loaded = load_block(write_assistant(tmp_path / "assistant"), target)
-    with tiny_engine(assemble=lambda config, _: assemble_loaded(config, target, block=loaded), chunk=8) as engine:
-        assert_drafters_agree(engine, ("block",))

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Request, Sampling
-from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.draft import Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Recipe
@@ -19,8 +18,7 @@ from specchat.engine.decoding.tree_growth import EDGES, GRADES, fixed_budget
 from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
 from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.kernels.library import library
-from specchat.engine.kernels.packed_matrix import pack
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import QuantizedEmbedding, QuantizedLinear, pack
 from specchat.engine.models.packed.quantize import quantize, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.block.networks import DFLASH, DSPARK, SHAPES, WORDS, packable_network
@@ -117,49 +115,6 @@ def test_bits_depend_on_neither_other_rows_nor_chunks_nor_the_instruction_set(ki
                 assert torch.equal(draft.q, expected.q)
         finally:
             use(library(), None)
-
-
-def first_branch(draft: Draft) -> list[int]:
-    """The likeliest token of each depth after the one before."""
-    node, found = 0, list[int]()
-    while children := draft.tree.children[node]:
-        node = children[0]
-        found.append(draft.on_host[node - 1])
-    return found
-
-
-@pytest.mark.parametrize("kind", SHAPES)
-def test_trees_offer_the_likeliest_tokens_after_the_token_before_them(kind: str) -> None:
-    pair = Pair(SHAPES[kind])
-    rows = [pair.read(row) for row in rows_of(sampling=Sampling())]
-    for row, draft in zip(rows, pair.draft(rows, 4), strict=True):
-        tokens, tree = draft.on_host, draft.tree
-        assert tree.depth == 4
-        assert draft.steps == 1
-        paths = [list[int]()]
-        for token, parent in zip(tokens, tree.parents, strict=True):
-            paths.append([*paths[parent], token])
-        for node, children in enumerate(tree.children):
-            if children:
-                logits = [*pair.scores_of(row, [*paths[node], 0])][-1][0]
-                likeliest = logits.topk(len(children)).indices
-                assert [tokens[child - 1] for child in children] == pair.known[likeliest].tolist()
-    if kind == "dflash 2":  # which is sure enough of its five candidates
-        assert any(draft.tree.branches for draft in pair.draft(rows, 4))
-
-
-def test_drafts_have_the_bias_and_the_penalties_of_their_row() -> None:
-    pair, bias = Pair(DSPARK), tuple((token, -9.0) for token in range(0, WORDS, 2))
-    penalised = Sampling(repetition_penalty=1.7, logit_bias=bias)
-    (row,) = [pair.read(row) for row in rows_of((60,), penalised)]
-    found = first_branch(*pair.draft([row], 5))
-    assert len(found) == 5
-    for count, (plain, _) in enumerate(pair.scores_of(row, found)):
-        logits = plain.clone()
-        logits[::2] -= 9
-        seen = [*{*row.tokens, *found[:count]}]
-        logits[seen] = torch.where(logits[seen] < 0, logits[seen] * 1.7, logits[seen] / 1.7)
-        assert found[count] == int(logits.argmax())
 
 
 @pytest.mark.parametrize("kept", [149, 130, 64])

@@ -10,7 +10,6 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import chain
-from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import HeadLayer
@@ -113,22 +112,6 @@ def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when(method:
             alone = drafted(pair.packed, memory, [row])
         for one, all_rows in zip(alone, together, strict=True):
             assert torch.equal(one[0], all_rows[i])
-
-
-def test_a_step_may_continue_from_any_places_of_the_step_before() -> None:
-    pair = Pair()
-    memory, rows = pair.remembering(pair.packed)
-    scores_along(pair.packed, memory, rows)
-    first, last = ((row.slot, len(row.tokens) - 1) for row in (rows[0], rows[2]))
-    mixed = pair.packed.expand(
-        [TreePlace(*first, 5, 1, ()), TreePlace(*first, 8, 2, ()), TreePlace(*last, 5, 1, ())], [0, 0, 2]
-    ).logits
-    deeper = pair.packed.expand([TreePlace(*last, 9, 2, (1,)), TreePlace(*first, 9, 3, (1,))], [2, 0]).logits
-    for slot, place, deep in ((0, 0, 1), (2, 2, 0)):
-        memory, rows = pair.remembering(pair.packed)
-        _, one, two = scores_along(pair.packed, memory, [rows[slot]], chain(3), torch.tensor([[5, 9, 0]]))
-        assert torch.equal(one[0, 0], mixed[place])
-        assert torch.equal(two[0, 0], deeper[deep])
 
 
 class Reader:

@@ -1,5 +1,6 @@
 """GGUF files of each family: configuration and weights of the model they were made from; llama.cpp agrees."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from specchat.engine.models.convert import convert_gguf
+from specchat.engine.kernels.packed_matrix import Format, QuantizedEmbedding, QuantizedLinear
+from specchat.engine.models.convert import convert_gguf, gguf_config
 from specchat.engine.models.families import family_of_gguf
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf_config import gguf_config
 from specchat.engine.models.load import LoadedModel, load_model, load_tokenizer
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.gguf_source import GgufSource
@@ -51,6 +50,7 @@ def file_of(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.gguf")
 
 
+@cache
 def loaded(folder: Path) -> LoadedModel:
     return load_model(folder, CPU, torch.float32, ignore_progress)
 
@@ -79,19 +79,14 @@ def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor], **toleran
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_configuration(name: str, folders: dict[str, Path]) -> None:
-    stated: dict[str, Any] = loaded(folders[name]).model.config.to_dict()
-    config = config_of(file_of(folders[name]))
+def test_configuration_and_weights(name: str, folders: dict[str, Path]) -> None:
+    expected, config = loaded(folders[name]), config_of(file_of(folders[name]))
+    stated: dict[str, Any] = expected.model.config.to_dict()
     found, known = config.to_dict(), set(type(config)().to_dict()) - NOT_IN_THE_FILE  # without strangers' settings
     assert {key: found[key] for key in known} == {key: stated[key] for key in known}
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_weights(name: str, folders: dict[str, Path]) -> None:
     source = source_of(file_of(folders[name]))
     network = source.network()
     source.fill(network, torch.float32)
-    expected = loaded(folders[name])
     assert_same(network.state_dict(), expected.model.state_dict())
     if not name.startswith(("qwen35", "granitehybrid")):  # exp and log round
         assert source.fingerprint() == expected.fingerprint
@@ -106,6 +101,7 @@ def test_what_experts_are_chosen_by_stays_exact(folders: dict[str, Path]) -> Non
     assert bias.dtype == torch.float32
 
 
+@pytest.mark.daily(8)
 @pytest.mark.parametrize("name", [name for name in FILES if name != "gpt-oss"])  # it rounds the ends of YaRN's range
 @torch.inference_mode()
 def test_llama_cpp_reads_the_same(name: str, folders: dict[str, Path]) -> None:
@@ -168,9 +164,9 @@ def test_a_multi_token_prediction_layer(name: str, folders: dict[str, Path], tmp
 
 
 @pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("name", ["qwen35", "qwen35moe"])
-def test_a_model_drafts_with_the_layer_in_its_file(name: str, folders: dict[str, Path], tmp_path: Path) -> None:
-    file = write_gguf(name, folders[name], tmp_path / "m.gguf", mtp=mtp_layer(folders[name]))
+def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders["qwen35moe"]
+    file = write_gguf("qwen35moe", folder, tmp_path / "m.gguf", mtp=mtp_layer(folder))
     config = EngineConfig(str(file), tmp_path / "models", context=128, slots=1)
     with running(config) as (engine, ready, _):
         assert "head" in ready.drafters

@@ -160,6 +160,7 @@ def test_logits_of_gpt_oss_are_those_of_llama_cpp(published: Path, tmp_path: Pat
     logits = PackedBackend(model, 1, 120, 17).forward(TOKENS[None], [0], [0])[0].log_softmax(-1)
     settings = library.CommonParams()
     settings.model.path, settings.n_ctx, settings.n_gpu_layers, settings.port = str(file), 256, 0, 0
+    settings.warmup, settings.cpuparams.n_threads = False, 1
     server = library.Server(settings)
     for length in (1, 12, 40):  # within a window of 8 and beyond it
         ids = TOKENS[:length].tolist()

@@ -3,7 +3,6 @@
 import re
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from specchat.engine.backends.captured_passes import compile_layers
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models import formats
-from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.linear_layers import join_layers
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed import gpu_layers, network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
@@ -61,7 +60,7 @@ def compare(kind: Format, device: torch.device) -> None:
         assert (result - expected).abs().max() < 0.02 * expected.abs().max()
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("kind", ["gpt_neox", "olmo2", "gpt2"])
 @pytest.mark.parametrize("method", ["q8", "q4"])
 def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,28 +80,6 @@ def test_a_network_runs_on_its_codes(kind: str, method: str, tmp_path: Path, mon
         found = runner.forward(TOKENS.to(GPU), [1], [0]).cpu().float()
     gap = (found.log_softmax(-1) - expected.log_softmax(-1)).abs()
     assert gap.mean() < (0.03 if method == "q8" else 0.3) * expected.std()
-
-
-@pytest.mark.parametrize("kind", QUANTISED)
-def test_layers_dequantise_from_where_that_is_faster_on(kind: Format, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times are injected: the kernel takes a unit for each 16 rows, a copy of the weight takes five."""
-
-    def seconds(product: Any, x: torch.Tensor) -> float:
-        return 5 if product.__name__ == "dequantized_product" else len(x) / 16
-
-    monkeypatch.setattr(gpu_layers, "seconds_of", seconds)
-    with pretended_gpu(monkeypatch):
-        arrays = random_arrays(kind, ROWS, COLUMNS)[0]
-        layer, same, wide = (GpuQuantizedLinear(arrays, None, GPU) for _ in range(3))
-        wide.out_features = 1 << 27
-        choose_products([layer, same, wide])
-        assert (layer.dequantized_from, same.dequantized_from) == (128, 128)
-        assert wide.dequantized_from > 1 << 30
-        by_kernel: list[int] = []
-        monkeypatch.setattr(layer, "product", lambda x: by_kernel.append(len(x)) or x[:, :ROWS])
-        for count in (127, 128):
-            layer(torch.ones(count, COLUMNS).to(GPU))
-        assert by_kernel == [127]
 
 
 def test_layers_whose_copy_is_wrong_or_fails_keep_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,19 +4,15 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from specchat.engine import Admitted, EngineError, Prefilled, Ready
-from specchat.engine.tools.bench import BenchOptions, command, figures, run, suite
-from specchat.engine.tools.bench.figures import Pace, Tally, Traffic, tally
-from specchat.engine.tools.bench.report import BenchReport
-from specchat.engine.tools.bench.suite import Plan, Suite, find_crossover, reading_pace
-from specchat.engine.tools.prompts import Prompt, PromptSet
+from specchat.engine.tools.bench import BenchOptions, command, figures, run
+from specchat.engine.tools.bench.figures import Pace
+from specchat.engine.tools.bench.suite import reading_pace
 from specchat.engine.tools.runner import NONE, Variant, choose_variants
-from tests.engine.records import make_round
 
 QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}
 
@@ -45,37 +41,6 @@ def test_a_real_pair_beside_its_peers(tiny_model: Callable[..., Path]) -> None:
     assert any("drafts for a batch of 1 only" in note for note in report.notes)
     table = report.text().splitlines()
     assert any(line.startswith("transformers assisted") and line.endswith("x") for line in table)
-
-
-@pytest.mark.parametrize(
-    ("speedups", "crossover", "verdict"),
-    [
-        ([2.0, 1.5, 0.9], 4, "It stops paying at a batch of 4."),
-        ([2.0, 1.5, 1.2, 1.1], None, "It still pays at a batch of 8, the largest tried."),
-    ],
-)
-def test_the_crossover_is_the_first_batch_that_does_not_pay(
-    monkeypatch: pytest.MonkeyPatch, speedups: list[float], crossover: int | None, verdict: str
-) -> None:
-    batches = [1, 2, 4, 8][: len(speedups)]
-
-    def measured(self: Suite, *_: object) -> tuple[list[SimpleNamespace], list[object]]:
-        (batch,) = self.plan.batches
-        known = {"batch": batch, "tokens_per_second": 100.0, "pass_ratio": 1.0, "predicted_speedup": 1.2}
-        pair = (1.0, speedups[batches.index(batch)])
-        return [SimpleNamespace(**known, measured_speedup=speedup) for speedup in pair], []
-
-    monkeypatch.setattr(Suite, "run", measured)
-    whole = Suite(None, Plan(), Traffic(1, 1, 1, 1), 1.0, print)  # type: ignore[arg-type]
-    (found,) = find_crossover(whole, [NONE, Variant("model", 4)], [PromptSet("s", (Prompt("x"),))], 8)
-    assert (found.batch, [cell.batch for cell in found.cells]) == (crossover, batches)
-    setting = dict.fromkeys(("target", "device", "device_name", "dtype"), "cpu") | {
-        "draft": None, "synthetic": None, "threads": 1, "weight_bytes": 1, "cache_bytes": 1, "held_bytes": 3,
-        "copy_bandwidth": 1.0, "instruction_sets": {},
-    }  # fmt: skip
-    text = BenchReport("bench", {}, setting, Plan(), (), (), (), (found,), ()).text()
-    assert verdict in text
-    assert "in memory 1.50 of both" in text
 
 
 def test_a_synthetic_pair_is_set_up_as_a_chat_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,23 +76,6 @@ def test_only_what_was_read_counts_as_reading() -> None:
     assert reading_pace([admitted, *ends]) == Pace(6, pytest.approx(0.3))
     with pytest.raises(EngineError, match="give a longer one"):
         reading_pace([Admitted("r", 2, 1, 0.0, 0.0)])
-
-
-def test_variants_take_turns_and_draw_their_drafts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Replies with a seed of their own would have the likeliest drafts."""
-    passes: list[tuple[str, int | None]] = []
-
-    def measure(_engine: object, variant: Variant, *given: object) -> Tally:
-        passes.append((variant.name, given[2].seed))  # type: ignore[attr-defined]
-        return tally([make_round(drafted=0)], batch=1)
-
-    monkeypatch.setattr(suite, "measure", measure)
-    plan = Plan(passes=2, temperatures=(1.0,))
-    whole = Suite(SimpleNamespace(ready=None), plan, Traffic(1, 1, 1, 1), 1.0, lambda _line: None)  # type: ignore[arg-type]
-    whole.run([NONE, Variant("head", 4), Variant("head", None)], [PromptSet("s", (Prompt("x"),))])
-    names = [name for name, _ in passes]
-    assert names[3:] == ["none", "head 4", "head auto", "head 4", "head auto", "none"]
-    assert {seed for _, seed in passes} == {None}
 
 
 READY = Ready("t", "d", ("model", "ngram", "none"), "cpu", "CPU", "float32", 512, 4, 1, 1, 0.0)

@@ -1,17 +1,14 @@
 """Counting rounds, and the figures made from the counts, on rounds whose times are known."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from specchat.engine import Admitted, EngineConfig, Event, Round
-from specchat.engine.stats.theory import speedup_of_rounds
-from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Traffic, tally, weights_read
+from specchat.engine import Round
+from specchat.engine.stats.speedup import speedup_of_rounds
+from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Traffic, tally
 from specchat.engine.tools.runner import NONE, Variant
-from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.records import make_round
-from tests.engine.tiny import tiny_model
 
 PLACE = Place("chat", 1, 0.0)
 TRAFFIC = Traffic(weights=1000, cache=1, draft_weights=100, draft_cache=2)
@@ -37,22 +34,10 @@ def test_first_rounds_do_not_count_and_the_way_between_rounds_does() -> None:
     assert counted.round_ms == pytest.approx((0, 9, 6))
 
 
-def test_other_work_between_rounds_does_not_count() -> None:
-    events: list[Event] = [plain(1, 1.0), Admitted("s", 5, 0, 0.0, 1.4), plain(2, 1.5)]
-    assert tally(events, batch=1).seconds == pytest.approx(0.02)
-    assert tally([plain(0, 1.0)], batch=1).rounds == 1, "a reply of one round counts"
-
-
 def test_a_batch_that_has_begun_to_empty_does_not_count() -> None:
     both = [plain(1, 1.0, rows=2), plain(1, 1.001, rows=2, request_id="s"), plain(2, 1.02)]
     counted = tally(both, batch=2)
     assert (counted.rounds, counted.tokens, counted.positions) == (1, 2, 20)
-
-
-def test_drafts_are_counted_by_length_and_steps() -> None:
-    counted = tally([drafting(1, 1.0, 4), drafting(2, 1.02, 1), drafting(3, 1.04, 2, drafted=2)], batch=1)
-    assert counted.lengths == {4: 2, 2: 1}
-    assert (counted.steps, counted.tokens, counted.draft_positions) == (10, 5 + 2 + 3, 4 * 10 + 4 * 10 + 2 * 10)
 
 
 def test_the_cell_of_plain_decoding() -> None:
@@ -85,23 +70,3 @@ def test_a_peer_is_compared_with_plain_decoding() -> None:
     assert cell.tokens_per_second == pytest.approx(50)
     assert cell.measured_speedup == pytest.approx(0.5)
     assert cell.variants == {"none": pytest.approx(2)}
-
-
-def test_an_embedding_that_is_not_the_head_is_not_read() -> None:
-    model = tiny_model()
-    table = model.model.get_input_embeddings().weight
-    assert weights_read(model) == model.weight_bytes - table.nbytes
-    model.model.lm_head.weight = table
-    assert weights_read(model) == model.weight_bytes
-
-
-def test_traffic_of_a_pair() -> None:
-    target, draft = tiny_model(layers=2), tiny_model(layers=1)
-    made = assemble_loaded(EngineConfig("t", Path(), slots=2, context=64), target, draft)
-    traffic = Traffic.of(made)
-    per_layer = 2 * 2 * 8 * 4  # keys and values, two heads of eight numbers of four bytes
-    assert (traffic.cache, traffic.draft_cache) == (2 * per_layer, per_layer)
-    assert traffic.draft_weights < traffic.weights
-    assert (
-        Traffic.of(assemble_loaded(EngineConfig("t", Path(), slots=2, context=64), tiny_model(), None)).draft_cache == 0
-    )

@@ -8,12 +8,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 
 from specchat.engine import Constraint, ConstraintKind, EngineError
 from specchat.engine.tools.bench import BenchOptions, figures, run
-from specchat.engine.tools.bench.llama_server import VARIABLE, describe, load_library
-from specchat.engine.tools.bench.peers import BatchClock, LlamaCppPeer, TransformersPeer
+from specchat.engine.tools.bench.peers import VARIABLE, LlamaCppPeer, TransformersPeer, load_library
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
 from tests.failing import fails
@@ -36,15 +34,6 @@ def test_a_peer_that_fails_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaded.model, "generate", fails(RuntimeError("no")))
     with pytest.raises(EngineError, match="transformers failed: no"):
         TransformersPeer(loaded).run(PROMPTS, 1, 0.0, 4)
-
-
-def test_the_clock_leaves_out_prefill_and_what_follows_the_first_end() -> None:
-    clock = BatchClock({9})
-    for value in ([[1, 2, 3]], [4, 5], [6, 7], [9, 8], [9, 8]):
-        clock.put(torch.tensor(value))
-    clock.end()
-    assert clock.pace().tokens == 4
-    assert BatchClock({9}).pace().tokens == 0
 
 
 @pytest.fixture(scope="module")
@@ -79,33 +68,6 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
         process.kill()
     with pytest.raises(EngineError, match=r"process of llama\.cpp has ended"):
         plain.read([5, 6, 7])
-
-
-@pytest.mark.slow
-def test_beside_llama_cpp(gguf: Path, library: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
-    options = BenchOptions(
-        models=tmp_path, command="bench", target=str(gguf), prompts=("chat",), limit=1,
-        max_tokens=8, passes=1, threads=1, batches=(1, 2),
-        drafters=("ngram",), gammas=("4",), peers=("llama.cpp",), prompt_tokens=40,
-    )  # fmt: skip
-    report = run(options, lambda _line: None)
-    assert report.notes == ("llama.cpp prompt lookup: it drafts for a batch of 1 only",)
-    assert [(peer.batch, peer.name) for peer in report.peers] == [
-        (1, "llama.cpp"),
-        (1, "llama.cpp prompt lookup"),
-        (2, "llama.cpp"),
-    ]
-    assert report.peers[0].variants.keys() == {"none", "ngram 4"}
-    assert [reading.name for reading in report.readings] == ["none", "ngram", "llama.cpp"]
-    version, instruction_sets = describe(library)
-    assert (report.versions["llama.cpp"], report.setting["instruction_sets"]["llama.cpp"]) == (
-        version,
-        instruction_sets,
-    )
-    text = report.text()
-    for words in ("llama.cpp computes with ", "against llama.cpp: none ", "reading a prompt of 40 tokens"):
-        assert words in text
 
 
 @pytest.mark.usefixtures("library")

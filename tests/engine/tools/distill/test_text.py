@@ -1,12 +1,11 @@
 """Training text: given prompts, what the target is asked while it writes, and the tokens that a draft can draft."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 
-from specchat.engine import EngineError, Message, Request, Sampling
+from specchat.engine import EngineError, Message, Request
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.distill import DistillOptions, training
@@ -15,7 +14,6 @@ from specchat.engine.tools.distill.text import (
     Corpus,
     Rollout,
     Script,
-    own_questions,
     read_turns,
     scripts_of,
 )
@@ -81,32 +79,6 @@ def test_the_turns_of_a_script_are_asked_one_after_the_other() -> None:
         if len(talk.tokens) < target.context:
             assert len(given) == 7
             assert int(talk.tokens[-1]) in ends, "the end of a reply is among what is learnt"
-
-
-def test_a_target_that_asks_itself_goes_on_until_the_conversation_is_full() -> None:
-    target, tokenizer = backend(2, 120, 0, 1), tiny_model().tokenizer
-    script = own_questions(tokenizer, "tiny")
-    ends = frozenset(range(0, target.vocabulary, 2))
-    answer, question = script.follow_ups
-    for talk in written(target, ends, [script], 3):
-        given = given_of(talk)
-        expected = [*script.prompt, *(answer + question) * 10]
-        assert given == expected[: len(given)]
-        assert len(given) > len(script.prompt + answer + question)
-        assert len(talk.tokens) > 120 - max(map(len, script.follow_ups))
-
-
-def test_replies_are_written_with_the_settings_given() -> None:
-    settings = [Sampling(repetition_penalty=100.0), Sampling(dry_multiplier=1e4, dry_allowed_length=1)]
-    tokenizer = tiny_model().tokenizer
-    target, script = backend(2, 40, 0, 1), Script((5, 7, 9))
-    for sampling in settings:
-        talks = written(target, frozenset(), [script], 1, [sampling], tokenizer)
-        for tokens in (talk.tokens.tolist() for talk in talks):
-            if sampling.dry:
-                assert len(set(pairwise(tokens))) == len(tokens) - 1
-            else:
-                assert len(set(tokens)) == len(tokens)
 
 
 @torch.inference_mode()

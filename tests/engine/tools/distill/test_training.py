@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +17,12 @@ from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.quantize import quantized_linear
 from specchat.engine.tools.distill import trainer
 from specchat.engine.tools.distill.block import ROWS, Block
-from specchat.engine.tools.distill.eagle import head_shape, initial_head, unroll
+from specchat.engine.tools.distill.eagle import unroll
 from specchat.engine.tools.distill.parallel import POSITIONS, Medusa, Pass
-from specchat.engine.tools.distill.text import Conversation
 from specchat.engine.tools.distill.trainer import (
     Batch,
     ChunkedLoss,
     Draft,
-    Trainer,
     acceptance_loss,
     cross_entropy,
     round_to_four_bits,
@@ -95,34 +92,6 @@ def test_full_weights_come_back_also_after_an_error() -> None:
     with pytest.raises(RuntimeError, match="cut off"):
         cut_off()
     assert all(map(torch.equal, network.parameters(), before))
-
-
-def test_an_update_is_by_the_gradient_at_rounded_weights(tmp_path: Path) -> None:
-    layer = nn.Linear(96, 48, bias=False)
-    layer.weight.data = weight()
-    seen: list[Tensor] = []
-
-    def loss(_: Batch) -> tuple[Tensor, Tensor]:
-        seen.append(layer.weight.detach().clone())
-        return layer.weight.square().sum(), torch.zeros(0)
-
-    draft = SimpleNamespace(network=layer, loss=loss, four_bits=True, model=tiny_model())
-    Trainer(draft, tmp_path / "training.pt", Draft.rate).update(None, 0.0)  # type: ignore[arg-type]
-    assert torch.equal(seen[0], round_to_four_bits(weight()))
-    torch.testing.assert_close(layer.weight.grad / layer.weight.grad.norm(), seen[0] / seen[0].norm())
-    moved = (layer.weight - weight()).abs()
-    assert 0 < moved.max() < 0.01  # from the full weights, by a step of the warm-up
-
-
-def test_a_conversation_that_has_ended_is_fitted_without_its_last_state() -> None:
-    target, length = tiny_model().model, 37
-    shape = head_shape(target, "tiny")
-    features = torch.randn(length, len(shape.taps) * shape.hidden)
-    features[-1] = 0  # nothing is read after the token that ends it
-    tokens = torch.arange(3, 3 + length).int()
-    head = initial_head(target, shape, [Conversation(tokens, tokens > 0, features, torch.ones(length))])
-    assert all(weight.isfinite().all() for weight in head.parameters())
-    assert head.fuse.weight.abs().max() > 0
 
 
 def test_every_step_of_a_head_scores_what_the_drafter_would() -> None:
@@ -203,35 +172,6 @@ def block_batch(draft: Block, model: LoadedModel, tokens: Tensor) -> Batch:
     return Batch(tokens, torch.ones_like(tokens, dtype=torch.bool), tapped, out.logits.logsumexp(-1))
 
 
-@pytest.mark.slow
-def test_a_block_drafter_learns_what_follows_and_leaves_greedy_output_as_it_is() -> None:
-    target, plain = tiny_model(), tiny_model()
-    draft = Block(target)
-    torch.manual_seed(0)
-    tokens = torch.randint(0, 250, (8, 4))
-    for _ in range(40):
-        with torch.no_grad():
-            tokens = torch.cat([tokens, plain.model(tokens).logits[:, -1:].argmax(-1)], 1)
-    batch = block_batch(draft, plain, tokens)
-    draft.begin(torch.arange(0, plain.vocab_size, 2))
-    optimiser = torch.optim.AdamW(draft.network.parameters(), lr=3e-3)
-    losses, rates = [], []
-    for _ in range(60):
-        loss, reached = draft.loss(batch)
-        losses.append(float(loss.detach()))
-        rates.append(reached)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    assert len(rates[0]) == ROWS
-    assert torch.stack(rates[-5:]).mean() > torch.stack(rates[:5]).mean() + 0.03
-    with tiny_engine(assemble=lambda config, _: draft.assemble(config)) as engine:
-        requests = [ask("hello", drafter=drafter, gamma=4, max_tokens=40) for drafter in ("block", "none")]
-        drafted, alone = (ids_of(engine.stream(request)) for request in requests)
-    assert drafted == alone
-
-
 @torch.no_grad()
 def test_a_block_is_trained_on_what_it_will_see() -> None:
     """The target's states before its anchor and its own rows; the loss is that of its definition."""
@@ -264,16 +204,6 @@ def test_a_block_is_trained_on_what_it_will_see() -> None:
     expected = 0.9 * (p - q).abs().sum(-1) - 0.1 * (p * q.log()).sum(-1) + doubt
     torch.testing.assert_close(loss, expected.mean(), rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(rate, accepted.mean(), rtol=1e-4, atol=1e-4)
-
-
-def test_embeddings_learn_what_follows_and_the_target_stays_as_it_is() -> None:
-    target, plain = tiny_model(), tiny_model()
-    draft = Pass(target)
-    losses, _ = trained(draft, plain, 40, 0)
-    assert sum(losses[-5:]) < 0.97 * sum(losses[:5])
-    mine, theirs = target.model.state_dict(), plain.model.state_dict()
-    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
-    assert next(iter(draft.assemble(SMALL).drafters)) == "pass"
 
 
 @torch.no_grad()

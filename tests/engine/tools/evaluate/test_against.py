@@ -85,16 +85,6 @@ def test_figures_are_of_all_texts_and_of_each_category(found: TargetComparison) 
     assert whole["first"] == sorted(each.places[0] for each in found.found)[1]
 
 
-def test_one_model_in_two_dtypes_is_nearly_itself(pair: Pair) -> None:
-    found = pair.compare(pair.target, "bfloat16")
-    (whole, *_) = found.figures()
-    assert whole["same"] > 0.8
-    assert 0 < whole["kl"] < 0.05
-    assert whole["largest_gap"] is None or whole["largest_gap"] < 0.5
-    assert "(float32) against" in found.text()
-    assert "(bfloat16) on 3 texts" in found.text()
-
-
 def test_where_nothing_differs_it_says_so(pair: Pair, tiny_model: Callable[..., Path]) -> None:
     found = pair.compare(tiny_model())  # the same weights in another folder
     (whole, *_) = found.figures()

@@ -95,15 +95,3 @@ def test_work_that_fails_costs_nothing_else(engine: Engine) -> None:
     with pytest.raises(EngineError, match=r"internal error \(ValueError: no luck\)"):
         engine.borrow(fails).result(60)
     assert compared(engine, reply_of(engine, "suffix"), "suffix", "copy").result(60)
-
-
-def test_an_engine_that_ends_says_so() -> None:
-    def never_ends(made: Assembly, slot: int) -> Generator[None, None, None]:  # noqa: ARG001
-        while True:
-            yield
-
-    with tiny_engine() as engine:
-        under_way = engine.borrow(never_ends)
-    for result in (under_way, engine.borrow(never_ends)):
-        with pytest.raises(EngineError, match="the engine is closed"):
-            result.result(60)

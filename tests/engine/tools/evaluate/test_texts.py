@@ -10,7 +10,8 @@ import pytest
 
 from specchat.engine.errors import EngineError
 from specchat.engine.models.load import load_tokenizer
-from specchat.engine.tools.evaluate.texts import Text, read_entries, texts_of
+from specchat.engine.tools.data_sets import read_entries
+from specchat.engine.tools.evaluate.texts import Text, texts_of
 from specchat.engine.trace import read_trace
 from tests.engine.tiny import rounds_of
 

@@ -11,12 +11,12 @@ from torch import Tensor
 from specchat.engine import EngineError
 from specchat.engine.backends import tensor_acceptance
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.tools.lossless.command import LosslessOptions, run
 from specchat.engine.tools.lossless.report import VerificationReport
 
 QUICK = {"models": Path(), "command": "verify", "prompts": ("chat",), "limit": 2, "max_tokens": 16, "contexts": 1}
-DRAFTERS = ("model", "suffix", "ngram")
+DRAFTERS = ("model", "suffix")
 
 
 @pytest.fixture(scope="module")
@@ -34,10 +34,10 @@ def verified(pair: dict[str, object], **values: object) -> VerificationReport:
 
 
 def test_a_correct_engine_passes(pair: dict[str, object]) -> None:
-    found = verified(pair, samples=30, max_tokens=8)
+    found = verified(pair, samples=30, max_tokens=8, drafters=DRAFTERS)
     assert found.passed
     drafters = [check.drafter for check in found.greedy]
-    assert (drafters[0], set(drafters) >= {*DRAFTERS}) == ("none", True)
+    assert drafters == ["none", *DRAFTERS]
     assert all(not check.divergences for check in found.greedy)
     assert {check.drafter for check in found.sampled} == set(drafters[1:])
     text = found.text()
@@ -59,7 +59,7 @@ def test_what_is_finished_is_kept_when_it_is_stopped(pair: dict[str, object]) ->
         if line.startswith("sampling, suffix"):
             raise KeyboardInterrupt
 
-    options = {**QUICK, "samples": 40, "dtype": "float32", "drafters": DRAFTERS, **pair}
+    options = {**QUICK, "samples": 20, "max_tokens": 8, "dtype": "float32", "drafters": DRAFTERS, **pair}
     report = run(LosslessOptions(**options), say)  # type: ignore[arg-type]
     assert report.stopped
     assert len(report.greedy) == 1 + len(DRAFTERS)
