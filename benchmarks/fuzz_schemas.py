@@ -27,8 +27,7 @@ from jsonschema.validators import Draft202012Validator, validator_for
 from referencing import Registry
 
 from specchat.engine import Constraint, ConstraintKind, Engine, EngineConfig, EngineError, FinishReason, Sampling
-from specchat.engine.events import Event, Finished
-from specchat.engine.outbox import Outbox
+from specchat.engine.events import Event, Finished, Outbox
 from specchat.engine.round import Round
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.tools.prompts import Prompt

@@ -30,7 +30,7 @@ from specchat.engine.config import models_folder
 from specchat.engine.drafters.head.folder import HeadAcceptance, HeadCard, save_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.models import ModelStore
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.packed.load import load_packed
 from specchat.engine.models.resolve import resolve
 from specchat.engine.progress import ignore_progress

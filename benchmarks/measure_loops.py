@@ -1,7 +1,7 @@
 """Share of replies that end with EOS, by sampling settings: python -m benchmarks.measure_loops [NAME=VALUE,... ...]
 
 The default model answers the everyday prompts of `assets/prompts/daily.json`. A reply runs into the limit, or repeats
-itself (`engine.sequence.repetition`). Settings are options of `Sampling`, as repetition_penalty=1.1,temperature=0.7;
+itself (`engine.sequence.sequence`). Settings are options of `Sampling`, as repetition_penalty=1.1,temperature=0.7;
 without any, the settings among which the default was chosen are compared.
 """
 
@@ -18,7 +18,7 @@ from specchat.engine import EngineConfig, Sampling
 from specchat.engine.events import Event, Finished
 from specchat.engine.models import DEFAULT_PRESET
 from specchat.engine.round import Round
-from specchat.engine.sequence.repetition import Repetition
+from specchat.engine.sequence.sequence import Repetition
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.tools.runner import Variant, reply_tokens, run_pass, running
 

@@ -6,8 +6,6 @@ Importing this package loads neither torch nor transformers; the engine's thread
 """
 
 from specchat.engine.config import CACHE_TYPES, DEVICES, DTYPES, EngineConfig, home_folder, models_folder
-from specchat.engine.constraint import JSON_OBJECT, Constraint, ConstraintKind, of_response_format, of_schema, one_of
-from specchat.engine.device.preload import preload_torch
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError, check_system
@@ -26,6 +24,7 @@ from specchat.engine.events import (
     Loading,
     Measured,
     Notice,
+    Outbox,
     Prefilled,
     Ready,
     Speedup,
@@ -37,13 +36,30 @@ from specchat.engine.files import FILE_MODE, create_text, local_path, make_folde
 from specchat.engine.kernels.cores import SpareCore, spare_core, usable_cores
 from specchat.engine.lanes.engine import LaneEngine, LaneReady
 from specchat.engine.lanes.order import CLOCKS, Order
-from specchat.engine.message import Message, MessagePart, PartKind, Tool, message_parts, text_of
-from specchat.engine.outbox import Outbox
 from specchat.engine.progress import Progress, size_text
 from specchat.engine.registry import DRAFTERS, unknown_drafter
-from specchat.engine.request import ANY_TOOL, MAX_GAMMA, THINKING_WORDS, WHEN_FULL, Request, gamma_text, parse_gamma
+from specchat.engine.request import (
+    ANY_TOOL,
+    JSON_OBJECT,
+    MAX_GAMMA,
+    THINKING_WORDS,
+    WHEN_FULL,
+    Constraint,
+    ConstraintKind,
+    Message,
+    MessagePart,
+    PartKind,
+    Request,
+    Tool,
+    gamma_text,
+    message_parts,
+    of_response_format,
+    of_schema,
+    one_of,
+    parse_gamma,
+    text_of,
+)
 from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Refused, Round, Token, TokenScore
-from specchat.engine.sampling_settings import SAMPLING_NUMBERS, Sampling
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.sequence.prompt import left_out, without
 from specchat.engine.sequence.reply_formats import marks_of, parser_of, split_reply
@@ -54,16 +70,17 @@ from specchat.engine.settings import (
     MODEL,
     ONE_OR_MORE,
     SAMPLING,
+    SAMPLING_NUMBERS,
     TOPICS,
     Applies,
+    Sampling,
     Setting,
     entry,
     setting,
     settings_of,
 )
 from specchat.engine.stats.metrics import WINDOW_S, Metrics
-from specchat.engine.stats.speedup import Baseline, SpeedupTracker
-from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup
-from specchat.engine.threads import JoinedThread
+from specchat.engine.stats.speedup import Baseline, SpeedupTracker, expected_tokens, operations, optimal_gamma, speedup
+from specchat.engine.threads import JoinedThread, preload_torch
 from specchat.engine.tools.lane_figures import Comparison, LaneTally
 from specchat.engine.trace import Record, TraceWriter, from_json, read_trace, to_json

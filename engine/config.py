@@ -117,7 +117,7 @@ class EngineConfig:
     """Tokens per prefill chunk (`chunk_on`); running requests wait for one chunk between rounds, for two if several
     prompts wait."""
     experience: Path | None = None
-    """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.experiences`)."""
+    """File that keeps what is learnt of drafters for the next session (`engine.decoding.gamma.acceptance_model`)."""
     kept: Path | None = None
     """Folder of texts whose cache is kept between runs (`engine.cache.kept_texts`), see `Engine.keep_texts`."""
     exact: bool = False

@@ -17,16 +17,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from specchat.engine import commands
-from specchat.engine.clock import Clock
+from specchat.engine.commands import OpenRequests
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.other_chats import OtherChats
 from specchat.engine.errors import ClosingError, EngineError, check, check_system
-from specchat.engine.events import Died, Event, Finished, Loading, Ready
-from specchat.engine.message import Message, Tool
-from specchat.engine.open_requests import OpenRequests
-from specchat.engine.outbox import Outbox
+from specchat.engine.events import Clock, Died, Event, Finished, Loading, Outbox, Ready
 from specchat.engine.registry import unknown_drafter
-from specchat.engine.request import AUTO, Request, check_gamma
+from specchat.engine.request import AUTO, Message, Request, Tool, check_gamma
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import texts_of
 from specchat.engine.sequence.grammar import check_constraint
@@ -267,7 +264,7 @@ class Engine:
         Raises:
             EngineError: a token is not in the vocabulary.
         """
-        from specchat.engine.worker.scoring import score
+        from specchat.engine.worker.side_work import score
 
         Request("score", prompt_ids=tuple(ids)).check_vocabulary(self._vocabularies[0])
         return self.borrow(partial(score, ids=ids, top=top))

@@ -1,4 +1,4 @@
-"""Events of the engine: immutable, picklable records that need neither torch nor a model.
+"""Events of the engine: immutable, picklable records that need neither torch nor a model; their queue and clock.
 
 `engine.round.Round` is the central one. Every record serialises to one JSON line (`engine.trace`). Times are in
 seconds; `at` counts from the creation of the engine, without pauses.
@@ -6,13 +6,17 @@ seconds; `at` counts from the creation of the engine, without pauses.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
-from specchat.engine.constraint import Constraint
+from specchat.engine.request import Constraint
 from specchat.engine.round import Call, Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 
 
 class FinishReason(StrEnum):
@@ -342,3 +346,65 @@ class Measured:
 Event = (
     Loading | Ready | Captured | Admitted | Prefilled | Round | Notice | Counted | CacheUse | Totals | Finished | Died
 )
+
+
+class Outbox:
+    """Queue of events: the engine appends; a reader drains it or blocks for the next event."""
+
+    def __init__(self) -> None:
+        self._events: SimpleQueue[Event] = SimpleQueue()
+
+    def put(self, event: Event) -> None:
+        """Append one event and wake a blocked reader."""
+        self._events.put(event)
+
+    def drain(self) -> list[Event]:
+        """Remove and return all events; never blocks."""
+        events: list[Event] = []
+        with suppress(Empty):
+            while True:
+                events.append(self._events.get_nowait())
+        return events
+
+    def get(self, timeout: float | None = None) -> Event | None:
+        """Remove and return the next event, or None if none arrives within `timeout` seconds."""
+        with suppress(Empty):
+            return self._events.get(timeout=timeout)
+        return None
+
+
+class Clock:
+    """Clock that counts seconds while it runs. It is run and stopped by one thread and may be read by any.
+
+    Args:
+        runs: whether it runs from the start.
+        now: monotonic time in seconds.
+    """
+
+    def __init__(self, *, runs: bool = True, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._state: tuple[float, float | None] = 0.0, now() if runs else None
+        """Seconds up to the last change, and the time of that change if it runs; replaced as a whole for readers."""
+
+    def __call__(self) -> float:
+        """Seconds counted so far."""
+        counted, since = self._state
+        return counted if since is None else counted + self._now() - since
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Context manager during which the clock runs, and after which it is stopped."""
+        self._state = self(), self._now()
+        try:
+            yield
+        finally:
+            self._state = self(), None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Context manager during which the clock is stopped, and after which it runs."""
+        self._state = self(), None
+        try:
+            yield
+        finally:
+            self._state = self(), self._now()

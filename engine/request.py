@@ -1,23 +1,202 @@
-"""Requests to the engine: prompt, drafting, limits."""
+"""Requests to the engine: messages, tools, drafting, limits, and what a reply has to follow.
+
+Importing this module does not import llguidance, which checks constraints (`engine.sequence.row_constraint`).
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 
-from specchat.engine.constraint import Constraint
 from specchat.engine.errors import EngineError, check
-from specchat.engine.message import Message, Tool
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.settings import (
     DRAFTING,
     ONE_OR_MORE,
     SAMPLING,
     Applies,
     Rule,
+    Sampling,
     check_settings,
     setting,
     settings_of,
 )
+
+ROLES = ("system", "user", "assistant", "tool")
+_TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class PartKind(StrEnum):
+    """What a part of a message is."""
+
+    TEXT = "text"
+    """What is said: to the model, or as its answer."""
+    THINKING = "thinking"
+    """What the assistant thought before its answer."""
+    CALL = "tool_call"
+    """A call of a tool; its text is the arguments, as JSON."""
+    RESULT = "tool_result"
+    """What a call returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePart:
+    """A part of a message."""
+
+    kind: PartKind
+    """What it is."""
+    text: str
+    """Its text."""
+    name: str = ""
+    """Name of the tool, of a call and its result; empty for other kinds."""
+    call_id: str = ""
+    """Names the call that a result belongs to; empty for other kinds."""
+
+
+def message_parts(text: str, thinking: str = "") -> tuple[MessagePart, ...]:
+    """The parts of a message with this text, which follows its thinking; an empty one is left out."""
+    both = MessagePart(PartKind.THINKING, thinking), MessagePart(PartKind.TEXT, text)
+    return tuple(part for part in both if part.text)
+
+
+def text_of(parts: Iterable[MessagePart], kind: PartKind) -> str:
+    """The text of all parts of one kind."""
+    return "".join(part.text for part in parts if part.kind is kind)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Message:
+    """One message of a conversation.
+
+    Raises:
+        EngineError: `role` is not one of `ROLES`.
+    """
+
+    role: str
+    """One of `ROLES`."""
+    parts: tuple[MessagePart, ...] = ()
+    """What it consists of, in order."""
+
+    def __init__(self, role: str, content: str = "", thinking: str = "", parts: Iterable[MessagePart] = ()) -> None:
+        """Create a message of these parts, or of one text and what was thought before it."""
+        check(role in ROLES, f"role {role!r} is not known: choose one of {', '.join(ROLES)}")
+        object.__setattr__(self, "role", role)
+        object.__setattr__(self, "parts", message_parts(content, thinking) or tuple(parts))
+
+    @property
+    def content(self) -> str:
+        """Its text."""
+        return text_of(self.parts, PartKind.TEXT)
+
+    @property
+    def thinking(self) -> str:
+        """What the assistant thought before; the chat template decides whether the model reads it again."""
+        return text_of(self.parts, PartKind.THINKING)
+
+    def parts_of(self, kind: PartKind) -> tuple[MessagePart, ...]:
+        """Its parts of one kind."""
+        return tuple(part for part in self.parts if part.kind is kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A function that the model may call.
+
+    Raises:
+        EngineError: the name is invalid, or the parameters are no JSON object.
+    """
+
+    name: str
+    """Letters, digits, _ and -, at most 64."""
+    description: str = ""
+    """What it does, for the model."""
+    parameters: str = "{}"
+    """JSON schema of its arguments."""
+    strict: bool = False
+    """Whether arguments must match the schema."""
+
+    def __post_init__(self) -> None:
+        told = f"the tool name {self.name!a:.80} is invalid: use 1 to 64 letters, digits, _ and -"
+        check(_TOOL_NAME.fullmatch(self.name), told, "tools")
+        try:
+            known = isinstance(json.loads(self.parameters), dict)
+        except ValueError:
+            known = False
+        check(known, f"the parameters of the tool {self.name} are no JSON schema: give an object", "tools")
+
+
+LONGEST = 200_000
+"""Characters of a constraint; llguidance takes a second for a schema of this length."""
+FIELD = "constraint"
+"""Field that errors name."""
+
+
+class ConstraintKind(StrEnum):
+    """What the text of a constraint is."""
+
+    SCHEMA = "JSON schema"
+    REGEX = "regular expression"
+    GRAMMAR = "grammar"
+    """Lark, or GBNF as in llama.cpp."""
+    CALL = "call of a tool"
+    """Lark with token ids, which `engine.sequence.call_grammar` makes for a vocabulary; no request has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the answer has to be, thinking before it excepted.
+
+    Raises:
+        EngineError: it is empty or too long.
+    """
+
+    kind: ConstraintKind
+    """What `text` is."""
+    text: str
+    """The schema, expression or grammar."""
+
+    def __post_init__(self) -> None:
+        check(self.text.strip(), f"the {self.kind} is empty: write what the reply has to be", FIELD)
+        size = len(self.text)
+        check(size <= LONGEST, f"the {self.kind} has {size} characters: it must have at most {LONGEST}", FIELD)
+
+
+JSON_OBJECT = Constraint(ConstraintKind.SCHEMA, '{"type": "object"}')
+"""Any JSON object."""
+
+
+def of_schema(schema: object) -> Constraint:
+    """The constraint of a JSON schema, an object or its text."""
+    return Constraint(ConstraintKind.SCHEMA, schema if isinstance(schema, str) else json.dumps(schema))
+
+
+def of_response_format(wanted: object) -> Constraint | None:
+    """The constraint of a `response_format` of OpenAI's API; None for free text.
+
+    Raises:
+        EngineError: it has another form.
+    """
+    match wanted:
+        case {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return JSON_OBJECT
+        case {"type": "json_schema", "json_schema": {"schema": schema}}:
+            return of_schema(schema)
+    raise EngineError("response_format needs json_schema with a name and a schema, or the type json_object", FIELD)
+
+
+def one_of(choices: Sequence[str]) -> Constraint:
+    """The constraint that the answer is one of these texts.
+
+    Raises:
+        EngineError: there is none, or one is empty.
+    """
+    check(choices and all(choices), "a choice is empty: give each choice a text", FIELD)
+    return Constraint(ConstraintKind.GRAMMAR, f"start: {' | '.join(json.dumps(each) for each in choices)}")
+
 
 MAX_GAMMA = 16
 """Largest γ of a chain; also the most tokens of a tree."""
@@ -85,7 +264,7 @@ class Request:
     when_full: str = setting(STOP, "What happens to a chat that is too long.", choices=WHEN_FULL)
     """One of `WHEN_FULL`, for `messages` that do not fit into the context."""
     stop_repeats: bool = False
-    """Whether the reply ends when it repeats itself (`engine.sequence.repetition`)."""
+    """Whether the reply ends when it repeats itself (`engine.sequence.sequence`)."""
     constraint: Constraint | None = None
     """What the answer has to follow; thinking before it is free."""
     not_drafted_from: tuple[int, ...] = ()

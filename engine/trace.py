@@ -28,8 +28,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from specchat.engine.errors import EngineError
 from specchat.engine.events import MOST_DRAFTED, Admitted, Event, Measured, Totals
 from specchat.engine.files import create_text
-from specchat.engine.message import Message
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.round import Round
 
 VERSION = 7

@@ -276,7 +276,7 @@ class SpecChat(App[None]):
             return
         self.requests.take_back(conversation, prompt, self.chat_screen.writing.take_back([prompt]))
         self.call_later(self.chat_screen.path_changed)
-        say(self, why, "error")
+        say(self, self.actions.tools.explained(conversation, why), "error")
 
     def _handle(self, record: Record) -> None:
         """Process a record about the engine; adapt to the device that it is ready on."""

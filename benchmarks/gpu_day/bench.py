@@ -12,8 +12,7 @@ from typing import Any
 import torch
 
 from specchat.engine import Engine, EngineConfig, Ready, models_folder
-from specchat.engine.device.graph_pool import LATER
-from specchat.engine.device.graphs import Function, Graphs, Signature
+from specchat.engine.device.graphs import LATER, Function, Graphs, Signature
 from specchat.engine.tools.bench import BenchOptions, run
 from specchat.engine.tools.bench.synthetic import synthetic
 

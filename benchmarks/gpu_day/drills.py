@@ -11,7 +11,7 @@ import torch
 from benchmarks.gpu_day.bench import ON_GPU, started
 from benchmarks.gpu_day.section import Row
 from specchat.engine.config import EngineConfig
-from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.errors import EngineError
 from specchat.engine.lanes.engine import LaneEngine
 from specchat.engine.request import Request

@@ -17,9 +17,8 @@ from benchmarks.gpu_day.section import Row
 from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.device.graphs import Graphs
-from specchat.engine.events import Notice
+from specchat.engine.events import Notice, Outbox
 from specchat.engine.lanes.worker import LaneWorker
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.round import Round
 from specchat.engine.worker.assembly import assemble_loaded

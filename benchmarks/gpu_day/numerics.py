@@ -20,8 +20,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import Tree, chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import pick_device
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear, check_kernel, choose_products
 from specchat.engine.models.packed.quantize import quantize
 

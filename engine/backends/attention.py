@@ -16,8 +16,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from specchat.engine.backends.cache_attention import COUNTERS, CacheRows, attend
 from specchat.engine.cache.cache_probe import CacheProbe, HandedOut
-from specchat.engine.cache.kv_cache import CacheView
-from specchat.engine.cache.static_view import StaticView
+from specchat.engine.cache.kv_cache import CacheView, StaticView
 from specchat.engine.decoding.tree_mask import TreeMask, TreePart
 
 NAME = "slot_cache"

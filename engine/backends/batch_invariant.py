@@ -20,7 +20,7 @@ from torch import Tensor
 from specchat.engine.backends.captured_passes import CapturedPasses, Scores
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.graph_pool import FIRST
+from specchat.engine.device.graphs import FIRST
 
 WIDTH = 8
 """Tokens per pass. Longer drafts take several passes, shorter ones are padded."""

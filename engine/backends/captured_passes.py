@@ -21,15 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specchat.engine.cache.kv_cache import KVCache
-from specchat.engine.cache.static_view import StaticView
+from specchat.engine.cache.kv_cache import KVCache, StaticView
 from specchat.engine.config import keep_compiled_code
 from specchat.engine.decoding.tree import chain
 from specchat.engine.decoding.tree_mask import TreeMask, TreePart
-from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.device.graphs import Graphs, Inputs, Signature
-from specchat.engine.device.padding import CAPTURED, captured_width
+from specchat.engine.device.device import CAPTURED, captured_width, to_device
+from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature
 from specchat.engine.errors import first_line
 
 _RECOMPILATIONS = 64

@@ -10,20 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
-from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.cache.packed_states import ROLLBACK, PackedStates
-from specchat.engine.cache.paged_cache import PagedCache
+from specchat.engine.cache.paged_cache import ROLLBACK, PackedStates, PagedCache
 from specchat.engine.decoding.backend import Backend, Capabilities
 from specchat.engine.decoding.draft import Draft, Support, common_support
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.kernels.decoder import TokenLayout
-from specchat.engine.kernels.packed_matrix import Format, PackedMatrix
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.library import c_settings
+from specchat.engine.kernels.packed_matrix import Format, PackedMatrix, QuantizedLinear
 from specchat.engine.kernels.round import RoundRows, RoundRules, round_memory
-from specchat.engine.kernels.sampling import c_settings
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.penalties import Penalties

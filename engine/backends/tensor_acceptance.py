@@ -19,21 +19,22 @@ from specchat.engine.decoding.round import Outcome, tested_candidates
 from specchat.engine.decoding.token_masks import masked
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.device.graphs import Function, Graphs, Inputs, Signature
-from specchat.engine.device.padding import CAPTURED, captured_width
+from specchat.engine.device.device import CAPTURED, captured_width
+from specchat.engine.device.graphs import FIRST, LATER, Function, Graphs, Inputs, Signature
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, token_uniforms, uniforms
-from specchat.engine.sampling.sampler import broken, one_hot, standardise
-from specchat.engine.sampling.sampling_rows import (
+from specchat.engine.sampling.sampler import (
     ANY,
     NUMBERS,
     SamplingFlags,
     SamplingRows,
+    broken,
     coarse_flags,
+    one_hot,
     setting_numbers,
+    standardise,
 )
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -15,10 +15,8 @@ from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
 from specchat.engine.decoding.round import RoundOutcome, Runner
 from specchat.engine.decoding.token_masks import begin_masks
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
-from specchat.engine.device.padding import padded_width
+from specchat.engine.device.device import padded_width, to_device
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 

@@ -13,28 +13,23 @@ from torch.nn import functional
 from specchat.engine.backends import attention, token_product
 from specchat.engine.backends.batch_invariant import BatchInvariantPasses
 from specchat.engine.backends.captured_passes import CapturedPasses, compile_layers
-from specchat.engine.backends.longrope import fix_longrope
-from specchat.engine.backends.recurrent_layers import record_states
+from specchat.engine.backends.modelling_code import fix_longrope, record_states
 from specchat.engine.backends.tensor_acceptance import TensorOutcomes
 from specchat.engine.backends.tensor_backend import TensorBackend
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.cache_probe import CacheProbe
-from specchat.engine.cache.kv_cache import CacheView, KVCache
+from specchat.engine.cache.kv_cache import CacheView, KVCache, StaticView
 from specchat.engine.cache.recurrent_states import RecurrentStates
-from specchat.engine.cache.static_view import StaticView
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree_mask import FedPlaces, TreeMask, TreePart, TreePlace
 from specchat.engine.device import gpu
-from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
-from specchat.engine.device.padding import CAPTURED, captured_width, padded_width
+from specchat.engine.device.device import CAPTURED, captured_width, padded_width, to_device
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.errors import EngineError, first_line
-from specchat.engine.models.cache_argument import cache_argument
-from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.linear_layers import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint
-from specchat.engine.models.model_config import OTHER_WAYS
+from specchat.engine.models.model_config import OTHER_WAYS, cache_argument
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -149,11 +144,7 @@ class TransformersBackend(TensorBackend):
 
     @torch.inference_mode()
     def prefill(
-        self,
-        tokens: Tensor,
-        slots: Sequence[int],
-        starts: Sequence[int],
-        lengths: Sequence[int] | None = None,
+        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int] | None = None
     ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         if self.states:
@@ -349,7 +340,8 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
             )
     except Exception as error:  # this call runs modelling code of any kind
         kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
-        raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): {OTHER_WAYS}") from error
+        cause = f" ({first_line(error)})" if isinstance(error, RuntimeError) else ""  # others are of the code
+        raise EngineError(f"models of type {kind} keep a state that is not supported{cause}: {OTHER_WAYS}") from error
     unknown = record_states(model, {layer for layer, state in probe.states if state == "recurrent"})
     attends = len(probe.shapes) == model.config.get_text_config().num_hidden_layers  # in all layers: Granite 4 dense
     if unknown or (model._is_stateful and not (probe.states or attends)):

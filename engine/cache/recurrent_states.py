@@ -18,9 +18,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from specchat.engine.cache.kv_cache import CacheView
-from specchat.engine.cache.state_store import StateStore
-from specchat.engine.cache.static_view import StaticView
+from specchat.engine.cache.block_pool import StateStore
+from specchat.engine.cache.kv_cache import CacheView, StaticView
 from specchat.engine.request import MAX_GAMMA
 
 _ROLLBACK = MAX_GAMMA + 3

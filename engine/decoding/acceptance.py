@@ -31,8 +31,7 @@ from torch.nn.functional import pad
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import SamplingRows, draw, most_likely, standardise
 
 
 @dataclass(frozen=True, slots=True)

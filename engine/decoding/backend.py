@@ -19,8 +19,7 @@ from specchat.engine.cache.paged_cache import PagedCache
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import Stopwatch
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.kernels.packed_matrix import PackedMatrix
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sequence.sequence import SequenceState

@@ -12,10 +12,9 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.constrained import ConstrainedDrafter
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter, RowDrafters
-from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
+from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Experiences, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
 from specchat.engine.decoding.gamma.cost_model import CostModel
-from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.round import RoundOutcome
 from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.errors import EngineError

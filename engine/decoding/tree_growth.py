@@ -32,12 +32,11 @@ from specchat.engine.decoding.draft import Budget, Draft, RowOrder
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_from
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.device.device import to_device
-from specchat.engine.kernels.draft_head import Scores
+from specchat.engine.kernels.drafters import Scores
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.rng import Stream, uniform
-from specchat.engine.sampling.sampler import draw, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import SamplingRows, draw, standardise
 from specchat.engine.sequence.sequence import SequenceState
 
 EDGES = (0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 0.97)

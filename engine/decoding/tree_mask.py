@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 
 from specchat.engine.decoding.tree import BRANCHES, Tree
-from specchat.engine.device.device import to_device
-from specchat.engine.device.padding import padded_width
+from specchat.engine.device.device import padded_width, to_device
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,20 @@ from torch import Tensor
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.tree import chain
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
+from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature, Step
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sampling.sampler import (
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    coarse_flags,
+    draw,
+    most_likely,
+    setting_numbers,
+    standardise,
+)
 from specchat.engine.sequence.sequence import SequenceState
 
 Forward = Callable[[Tensor, Sequence[int], Sequence[int]], Tensor]
@@ -66,11 +73,7 @@ class ModelSteps:
 
     @torch.inference_mode()
     def chain(
-        self,
-        rows: Sequence[SequenceState],
-        logits_after: Callable[[int, Tensor], Tensor],
-        steps: int,
-        first: int = 0,
+        self, rows: Sequence[SequenceState], logits_after: Callable[[int, Tensor], Tensor], steps: int, first: int = 0
     ) -> tuple[Tensor, Tensor | None]:
         """Like `draft`; `logits_after` returns a step's logits [B, 1, V], given the tokens [B, step] before it."""
         sampling = [row.drafting for row in rows]

@@ -12,8 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError
-from specchat.engine.message import Message
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 
 if TYPE_CHECKING:

@@ -23,10 +23,7 @@ _FLAGS = [
 ]
 _X86 = ["-mavx2", "-mfma", "-mf16c", "-mprfchw"]
 """A processor without PREFETCHW ignores it."""
-_AVX512 = [
-    *_X86,
-    *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512"),
-]
+_AVX512 = [*_X86, *("-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq", "-mavx512vnni", "-mprefer-vector-width=512")]
 _VARIANT_FLAGS = {
     "x86_64": {"variant_avx2": _X86, "variant_avx512": _AVX512, "variant_amx": _AVX512},
     "aarch64": {"variant_neon": ["-march=armv8.2-a+dotprod"]},

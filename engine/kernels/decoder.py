@@ -17,9 +17,8 @@ from torch import Tensor
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.library import KernelError, library, require
+from specchat.engine.kernels.library import CBatch, CCache, CGrowing, CTables, KernelError, library, require
 from specchat.engine.kernels.round import RoundRows
-from specchat.engine.kernels.structures import CBatch, CCache, CGrowing, CTables
 
 Lengths = NDArray[np.int32]
 
@@ -138,7 +137,7 @@ class Decoder:
         self._kernels.sk_decoder_attach(self._c, CTables.of(tables), c_layers)
 
     def attach_states(self, rings: Tensor, stored: Tensor, lengths: Lengths, commits: Lengths) -> None:
-        """Set what the slots know of recurrent layers (`engine.cache.packed_states`); kept alive here."""
+        """Set what the slots know of recurrent layers (`engine.cache.paged_cache`); kept alive here."""
         self._states = (rings, stored, lengths, commits)
         places = [number for number, layer in enumerate(self.weights.layers) if layer.is_recurrent]
         addresses = [(c_void_p * len(self.weights.layers))() for _ in range(2)]

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.kernels.library import KernelError, library
-from specchat.engine.kernels.structures import CRead, CRound, CRow, CRows
+from specchat.engine.kernels.library import CRead, CRound, CRow, CRows, KernelError, library
 
 Logits = NDArray[np.float32]
 _ROOM = 1024

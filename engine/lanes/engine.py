@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from specchat.engine.commands import Submit
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
-from specchat.engine.events import Ready
+from specchat.engine.events import Outbox, Ready
 from specchat.engine.lanes.order import Order
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 
 if TYPE_CHECKING:

@@ -12,16 +12,12 @@ from typing import ClassVar
 import torch
 
 from specchat.engine.cache.block_pool import BlockStore
-from specchat.engine.clock import Clock
 from specchat.engine.commands import Cancel, Close, Command, Submit
 from specchat.engine.config import EngineConfig
-from specchat.engine.events import FinishReason, Ready
+from specchat.engine.events import Clock, FinishReason, Outbox, Ready
 from specchat.engine.lanes.order import Order, next_lane
-from specchat.engine.message import Message
-from specchat.engine.outbox import Outbox
-from specchat.engine.request import Request
-from specchat.engine.sequence.scheduler import Scheduler
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.request import Message, Request
+from specchat.engine.sequence.sequence import Scheduler, SequenceState
 from specchat.engine.worker.assembly import Assemble, Assembly
 from specchat.engine.worker.worker import Worker
 

@@ -4,7 +4,14 @@ Importing this package imports neither torch nor transformers; `engine.models.lo
 """
 
 from specchat.engine.models.catalog import DEFAULT_PRESET, PRESETS, Preset
-from specchat.engine.models.download import downloads, is_installed, pull
-from specchat.engine.models.known import KnownModel, known_models, recommended, vocabulary_misfit
+from specchat.engine.models.known import (
+    KnownModel,
+    downloads,
+    is_installed,
+    known_models,
+    pull,
+    recommended,
+    vocabulary_misfit,
+)
 from specchat.engine.models.machine import Machine
 from specchat.engine.models.store import ModelStore, StoredModel

@@ -1,19 +1,91 @@
-"""Checks of a model folder before it is loaded: files, safetensors headers, and types of settings. Needs no torch."""
+"""Checks of a model folder before it is loaded: files, safetensors headers, values of settings. Needs no torch."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, check, first_line
-from specchat.engine.models.keys import FLAG, LARGEST, TABLE, TEXT, TOKEN, Kind, a_list, check_values, number, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+LARGEST = (1 << 31) - 1
+"""Largest value of counts and sizes."""
+_SHOWN = 40
+"""Characters of an invalid value in a message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of values.
+
+    Args:
+        words: what it is called.
+        holds: whether a value is of the kind.
+    """
+
+    words: str
+    holds: Callable[[Any], bool]
+
+    def __or__(self, other: Kind) -> Kind:
+        return Kind(f"{self.words} or {other.words}", lambda value: self.holds(value) or other.holds(value))
+
+
+def whole(least: int, most: int = LARGEST) -> Kind:
+    """Whole numbers of a range."""
+    return Kind(f"a whole number from {least} to {most}", lambda value: _is_whole(value) and least <= value <= most)
+
+
+def number(least: float = -math.inf) -> Kind:
+    """Finite numbers from `least` on."""
+    words = "a number" if least == -math.inf else f"a number of at least {least:g}"
+    return Kind(words, lambda value: (_is_whole(value) or type(value) is float) and least <= value < math.inf)
+
+
+def a_list(kind: Kind, *, filled: bool = False) -> Kind:
+    """Lists of values of a kind; with `filled`, not empty."""
+
+    def holds(value: Any) -> bool:
+        return isinstance(value, list) and (bool(value) or not filled) and all(map(kind.holds, value))
+
+    return Kind(f"a list of which each item is {kind.words}", holds)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+TEXT = Kind("a text", lambda value: isinstance(value, str))
+TABLE = Kind("a table", lambda value: isinstance(value, dict))
+TOKEN = Kind("a whole number", _is_whole)
+"""A token id; one that is not in the vocabulary is ignored where it is used."""
+
+
+def check_values(path: Path, values: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
+    """Check the values of a file.
+
+    Args:
+        path: of the file, for the message.
+        values: by key.
+        kinds: by regular expression of the key; the first that fits counts. Other keys may have any value.
+
+    Raises:
+        EngineError: a value is of another kind; file, key and value are named.
+    """
+    for key, value in values.items():
+        kind = next((kind for pattern, kind in kinds.items() if re.fullmatch(pattern, key)), None)
+        if kind is not None and not kind.holds(value):
+            shown = repr(value) if len(repr(value)) <= _SHOWN else f"{repr(value)[:_SHOWN]}…"
+            raise EngineError(f"{path} states {key} {shown}, which is not {kind.words}: fetch it again")
+
 
 _SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -66,10 +138,8 @@ class Checkpoint:
             parameters += count
             dtypes |= kinds
             names |= own
-        if not any((folder / name).is_file() for name in _TOKENIZERS):
-            raise EngineError(
-                f"{folder} has no tokenizer (tokenizer.json): copy the tokenizer files of the model there"
-            )
+        told = f"{folder} has no tokenizer (tokenizer.json): copy the tokenizer files of the model there"
+        check(any((folder / name).is_file() for name in _TOKENIZERS), told)
         _check_config(folder / "config.json", config, parameters)
         return cls(folder, config, parameters, frozenset(dtypes), frozenset(names))
 
@@ -127,11 +197,10 @@ def read_json(path: Path) -> dict[str, Any]:
         EngineError: the file cannot be read, or is not a JSON object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{path} cannot be read ({error}): fetch the model again") from error
-    if not isinstance(content, dict):
-        raise EngineError(f"{path} holds no JSON object: fetch the model again")
+    check(isinstance(content, dict), f"{path} holds no JSON object: fetch the model again")
     return content
 
 
@@ -162,10 +231,8 @@ def weight_files(folder: Path) -> list[Path]:
             raise EngineError(f"{folder / INDEX} names no weights, so the model is not complete: fetch it again")
         names = sorted(set(map(str, weight_map.values())))
         for name in names:
-            if not _is_inside(folder, name):
-                raise EngineError(
-                    f"{folder / INDEX} names a file outside of its folder ({name}): fetch the model again"
-                )
+            told = f"{folder / INDEX} names a file outside of its folder ({name}): fetch the model again"
+            check(_is_inside(folder, name), told)
         lacking = [name for name in names if not (folder / name).is_file()]
         if lacking:
             raise EngineError(f"{folder} lacks {lacking[0]}, so the model is not complete: fetch it again")

@@ -1,4 +1,8 @@
-"""Conversion of a GGUF file to a model folder: configuration and tokenizer, and bfloat16 safetensors where needed."""
+"""Conversion of a GGUF file to a model folder: configuration and tokenizer, and bfloat16 safetensors where needed.
+
+Keys of the configuration: llama.cpp's (`gguf-py/gguf/constants.py`), as its converter writes them. What a file does not
+state follows from its tensors, or is a constant of the family in llama.cpp (`src/models`).
+"""
 
 from __future__ import annotations
 
@@ -14,21 +18,24 @@ from safetensors.torch import save_file
 
 from specchat.engine.device.device import require_memory
 from specchat.engine.errors import EngineError, check, errors_as, first_line
+from specchat.engine.models.catalog import FILE as GENERATION
+from specchat.engine.models.catalog import add_gguf_sampling
 from specchat.engine.models.checkpoint import MTP_FILE, is_finite
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.families import family_of_gguf
+from specchat.engine.models.family import Family, Settings, layer_count
 from specchat.engine.models.gguf.header import GgufHeader
+from specchat.engine.models.gguf.rope import rope_parameters
 from specchat.engine.models.gguf.tokenizer import read_tokenizer
 from specchat.engine.models.gguf.vocabulary import KINDS
-from specchat.engine.models.gguf_config import gguf_config
+from specchat.engine.models.model_config import OTHER_WAYS, allow_any_heads
 from specchat.engine.models.packed.gguf_source import GgufSource
-from specchat.engine.models.recommendation import FILE as GENERATION
-from specchat.engine.models.recommendation import add_gguf_sampling
 from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.progress import Progress, ReportingBar, silence_transformers, transformers_bars
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
 
 _ELSEWHERE = ("chat_template", "special_tokens")
 """Facts about a tokenizer that transformers writes in its own way."""
@@ -125,7 +132,13 @@ def _other_config(header: GgufHeader) -> PreTrainedConfig:
     if header.setting("rope.scaling.type", "none") != "none" or "rope_freqs.weight" in header.tensors:
         raise EngineError(f"{header.path} scales its rope, which conversion would lose: use the safetensors model")
     file = header.path
-    config: PreTrainedConfig = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    with errors_as(
+        lambda error: (
+            f"{file} is of llama.cpp's architecture {header.architecture}, which cannot be read ({first_line(error)}): "
+            f"give the folder or hub id of its safetensors, {OTHER_WAYS}"
+        )
+    ):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
     vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
     vars(config).pop("quantization_config", None)
     return config
@@ -220,3 +233,59 @@ def _instrumented(report: Callable[[float], None]) -> Iterator[None]:
             stack.callback(setattr, module, name, getattr(module, name))
             setattr(module, name, substitute)
         yield
+
+
+def gguf_config(header: GgufHeader, family: Family) -> PreTrainedConfig:
+    """The configuration of a model.
+
+    Raises:
+        EngineError: the file lacks a setting, or has one that the modelling code does not know.
+    """
+    from transformers import AutoConfig
+
+    allow_any_heads()
+    with errors_as(
+        lambda error: (
+            f"the metadata of {header.path} describes no {header.architecture} model ({first_line(error)}): "
+            "fetch the file again"
+        )
+    ):
+        settings = _common(header, family) | family.settings(header)
+        if "rope_parameters" not in settings:
+            settings["rope_parameters"] = rope_parameters(header)
+        config: PreTrainedConfig = AutoConfig.for_model(family.types[0], **settings)
+        return config
+
+
+def _common(header: GgufHeader, family: Family) -> Settings:
+    heads, key_heads = header.setting("attention.head_count"), header.setting("attention.head_count_kv", None)
+    tokens, layers = {"bos": "bos", "eos": "eos", "pad": "padding"}, layer_count(header)
+    told = f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
+    check(family.mixture or not header.setting("expert_count", 0), told)
+    shared = max(key_heads) if isinstance(key_heads, list) else key_heads or heads
+    check(
+        isinstance(heads, list) or heads % shared == 0,
+        f"{header.path} states {header.architecture}.attention.head_count {heads}, which is no multiple of "
+        f"attention.head_count_kv {shared}: fetch it again",
+    )
+    check(layers > 0, f"{header.path} states {header.architecture}.nextn_predict_layers beyond its block_count")
+    settings = {
+        "vocab_size": header.tensor("token_embd.weight").shape[1],
+        "hidden_size": header.setting("embedding_length"),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "head_dim": header.setting("attention.key_length", None),
+        "num_key_value_heads": shared,
+        "intermediate_size": header.setting("feed_forward_length", None),
+        "max_position_embeddings": header.setting("context_length"),
+        "rms_norm_eps": header.setting("attention.layer_norm_rms_epsilon"),
+        "tie_word_embeddings": "output.weight" not in header.tensors,
+        **{f"{ours}_token_id": _token(header, theirs) for ours, theirs in tokens.items()},
+    }
+    return {name: value for name, value in settings.items() if value is not None or name.endswith("_token_id")}
+
+
+def _token(header: GgufHeader, name: str) -> int | None:
+    """A token that the file names, if the embedding has a row for it."""
+    token = header.metadata.get(f"tokenizer.ggml.{name}_token_id")
+    return token if isinstance(token, int) and 0 <= token < header.tensor("token_embd.weight").shape[1] else None

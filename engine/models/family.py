@@ -2,8 +2,8 @@
 
 Each module of `engine.models.families` has the descriptions of one kind of model in `FAMILIES`. Everything else is
 common to all families: names of weights (`engine.models.packed.names`), keys of GGUF files
-(`engine.models.gguf_config`), and the marks of turns, which are recognised by their text
-(`engine.sequence.chat_prompt`).
+(`engine.models.convert`), and the marks of turns, which are recognised by their text
+(`engine.sequence.prompt`).
 """
 
 from __future__ import annotations

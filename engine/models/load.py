@@ -17,12 +17,12 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import computes_bfloat16, require_memory, trim_heap
 from specchat.engine.errors import EngineError, check, errors_as, first_line
+from specchat.engine.models.catalog import FILE as GENERATION
+from specchat.engine.models.catalog import Recommendation, recommended_sampling
 from specchat.engine.models.checkpoint import TEXT_PART, Checkpoint, display_name, read_json, tensor_names, text_name
 from specchat.engine.models.families import family_of
+from specchat.engine.models.linear_layers import pack
 from specchat.engine.models.model_config import auto_class, model_config, read_config
-from specchat.engine.models.prepacked_linear import pack
-from specchat.engine.models.recommendation import FILE as GENERATION
-from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.models.tokenizer import FILE as TOKENIZER
 from specchat.engine.models.tokenizer import PlainTokenizer, check_components, tokenizer_facts
 from specchat.engine.progress import Progress, silence_transformers, transformers_bars
@@ -268,10 +268,8 @@ def load_tokenizer(folder: Path) -> PlainTokenizer:
     with errors_as(lambda error: f"the tokenizer of {folder} cannot be loaded ({first_line(error)})"):
         tokenizer = AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
         tokenizer("some words")  # settings of the wrong type raise only here
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise EngineError(
-            f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"
-        )
+    told = f"{folder} has no fast tokenizer (tokenizer.json), which streaming needs: choose a model that has one"
+    check(isinstance(tokenizer, PreTrainedTokenizerFast), told)
     facts = tokenizer_facts(tokenizer)
     for file in (folder / name for name in _PROCESSOR_FILES if not facts["chat_template"]):
         if file.is_file():

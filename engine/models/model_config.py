@@ -1,18 +1,19 @@
-"""Configuration of transformers for a checked model folder, and whether its architecture is supported."""
+"""Configuration of transformers for a checked model folder, whether its architecture is supported, and its cache."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from specchat.engine.errors import EngineError, errors_as
-from specchat.engine.models.cache_argument import cache_argument
+from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.models.checkpoint import Checkpoint, read_json
 from specchat.engine.models.families import families, family_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig, PreTrainedModel
+
 
 RECURRENT_LAYERS = {"linear_attention", "conv", "hybrid"}
 """Layer types with recurrent states (`engine.cache.recurrent_states`)."""
@@ -202,15 +203,11 @@ def _check_network(checkpoint: Checkpoint, config: PreTrainedConfig) -> None:
     is_text = stated.endswith(("ForCausalLM", "LMHeadModel")) or network.__name__ in (stated, text_part)
     if not is_text or not issubclass(network, GenerationMixin):
         raise EngineError(f"{folder} is a {stated}, which does not continue text: choose a causal language model")
-    if _counts_from_padding(network):
-        raise EngineError(
-            f"{folder} is a {kind} model, which counts positions from its padding token and not from 0: {OTHER_WAYS}"
-        )
+    told = f"{folder} is a {kind} model, which counts positions from its padding token and not from 0: {OTHER_WAYS}"
+    check(not _counts_from_padding(network), told)
     refusal = _unsupported_state(network, config)
-    if refusal:
-        raise EngineError(
-            f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: {OTHER_WAYS}"
-        )
+    told = f"{folder} is a {kind} model, whose {refusal}, so drafted tokens cannot be taken back: {OTHER_WAYS}"
+    check(not refusal, told)
 
 
 def _counts_from_padding(network: type[PreTrainedModel]) -> bool:
@@ -231,3 +228,8 @@ def _unsupported_state(network: type[PreTrainedModel], config: PreTrainedConfig)
     if lacking or getattr(text, "alibi", False):
         return "cache is not indexed by token position"
     return None
+
+
+def cache_argument(forward: Callable[..., Any]) -> str:
+    """Name of a forward pass's argument, and of what it returns: `cache` since transformers 5.24."""
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"

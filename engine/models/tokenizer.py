@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.models.checkpoint import read_json
-from specchat.engine.sequence.chat_prompt import CONTROL_FORM, END_TEXTS, is_control
+from specchat.engine.sequence.prompt import CONTROL_FORM, END_TEXTS, is_control
 from specchat.engine.sequence.template import default_template
 
 _MOST_STEPS, _MOST_GROWTH = 64, 4096

@@ -26,9 +26,8 @@ from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.tree_mask import FedPlaces, TreeMask, TreePart, TreePlace
-from specchat.engine.device.device import to_device
-from specchat.engine.device.padding import padded_width
-from specchat.engine.errors import EngineError, check
+from specchat.engine.device.device import padded_width, to_device
+from specchat.engine.errors import check
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.sampling.penalties import Adjustment, Penalties
 from specchat.engine.sequence.sequence import SequenceState
@@ -92,10 +91,8 @@ class EncoderDecoderBackend(TensorBackend):
             EngineError: its source is too long.
         """
         source = row.tokens[: row.reply_begin]
-        if len(source) > self.context:
-            raise EngineError(
-                f"the prompt has {len(source)} tokens and the encoder reads {self.context} at most: shorten it"
-            )
+        told = f"the prompt has {len(source)} tokens and the encoder reads {self.context} at most: shorten it"
+        check(len(source) <= self.context, told)
         self._unread[row.slot] = source
 
     def limit(self, row: SequenceState) -> int:

@@ -27,8 +27,7 @@ from specchat.engine.drafters.draft_model import Member, members
 from specchat.engine.drafters.suffix import SuffixDrafter
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import SamplingRows, standardise
 from specchat.engine.sequence.sequence import SequenceState
 
 

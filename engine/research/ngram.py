@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 
 from specchat.engine.decoding.drafter import DrafterProfile
 from specchat.engine.drafters.build_context import BuildContext
-from specchat.engine.drafters.text_drafter import TextDrafter
+from specchat.engine.drafters.suffix import TextDrafter
 
 MAX_ORDER = 4
 """Longest n-gram: a context of three tokens and the next token."""

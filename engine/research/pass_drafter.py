@@ -24,7 +24,7 @@ from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.model_steps import ModelSteps, drafted_chains
 from specchat.engine.drafters.part_folder import PartFolder
 from specchat.engine.drafters.published.weights import hidden_size
-from specchat.engine.errors import EngineError
+from specchat.engine.errors import EngineError, check
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.sequence.sequence import SequenceState
 
@@ -131,8 +131,6 @@ def build(context: BuildContext, name: str) -> PassDrafter:  # noqa: ARG001
             "look-ahead embeddings need passes over trees, which exact mode and recurrent layers do not have: choose "
             "another draft"
         )
-    if isinstance(model, PackedModel) and model.shape.embedding_scale != 1:
-        raise EngineError(
-            f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"
-        )
+    told = f"{model.name} scales its embeddings, and look-ahead embeddings are not: choose another draft for it"
+    check(not isinstance(model, PackedModel) or model.shape.embedding_scale == 1, told)
     return PassDrafter(context.parts["look_ahead"].embeddings, target)

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specchat.engine.sampling.rng import Stream, uniform
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 
 OFF = 1.0
 """A threshold that excludes nothing."""

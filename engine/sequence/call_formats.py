@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specchat.engine.message import Tool
+from specchat.engine.request import Tool
 from specchat.engine.sequence.call_parser import CHANNEL, CallMarks, CallParser
 from specchat.engine.sequence.reply_formats import ReplyFormat, find_format
 from specchat.engine.sequence.reply_parser import ASSISTANT, Channels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from specchat.engine.message import Tool
+from specchat.engine.request import Tool
 from specchat.engine.sequence.call_stream import CallStream
 from specchat.engine.sequence.call_syntax import NoCallError, read_calls
 from specchat.engine.sequence.reply_parser import CALL, CALL_END, ReplyParser, overlap

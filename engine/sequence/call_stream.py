@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-from specchat.engine.message import Tool
+from specchat.engine.request import Tool
 from specchat.engine.round import Call
 from specchat.engine.sequence.call_syntax import (
     FUNCTION,

@@ -15,7 +15,7 @@ from functools import lru_cache
 from types import NoneType
 from typing import Any, NamedTuple
 
-from specchat.engine.message import Tool
+from specchat.engine.request import Tool
 from specchat.engine.sequence.json_schema import target
 
 

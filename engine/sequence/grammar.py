@@ -11,8 +11,8 @@ import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from specchat.engine.constraint import FIELD, Constraint, ConstraintKind
 from specchat.engine.errors import EngineError, check
+from specchat.engine.request import FIELD, Constraint, ConstraintKind
 from specchat.engine.sequence.json_schema import is_finite, read_schema, simplified
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from itertools import combinations
 from math import isfinite
 from typing import Any
 
-from specchat.engine.constraint import FIELD
 from specchat.engine.errors import EngineError, check, first_line
+from specchat.engine.request import FIELD
 
 _FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 """Formats that llguidance knows; any other format is a remark, as it is for validators."""

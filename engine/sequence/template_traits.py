@@ -11,8 +11,15 @@ from functools import lru_cache
 from types import MappingProxyType, SimpleNamespace
 from typing import Any, NamedTuple
 
-from specchat.engine.message import Message, MessagePart, PartKind, Tool
-from specchat.engine.request import THINKING_BUDGETS, THINKING_LEVELS, THINKING_MODES
+from specchat.engine.request import (
+    THINKING_BUDGETS,
+    THINKING_LEVELS,
+    THINKING_MODES,
+    Message,
+    MessagePart,
+    PartKind,
+    Tool,
+)
 from specchat.engine.round import Call
 from specchat.engine.sequence.template import default_template, render
 

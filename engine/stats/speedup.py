@@ -3,12 +3,16 @@
 The cost of plain decoding is measured at the same batch size and about the same context in the same run: in the latest
 plain rounds, in plain passes that the engine times before some drafting rounds, and in a short context, before there
 are such, in the passes of its warm-up. Where none was timed, no speedup is measured.
+
+The prediction is of Leviathan et al. 2023, section 3: α is the acceptance rate (0 to 1), γ the draft length, c the time
+of one draft step over the time of one target pass. The paper assumes that a pass over γ + 1 tokens takes as long as a
+pass over one, and that acceptance is independent from token to token.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import inf, log2, sqrt
 from statistics import median
@@ -16,7 +20,48 @@ from typing import Any
 
 from specchat.engine.events import Ready, Speedup
 from specchat.engine.round import Round
-from specchat.engine.stats.theory import expected_of_rounds
+
+
+def expected_tokens(alpha: float, gamma: float) -> float:
+    """Mean tokens emitted by one round, the correction or bonus included: 1 to γ + 1 (equation 1)."""
+    return gamma + 1 if alpha == 1 else float((1 - alpha ** (gamma + 1)) / (1 - alpha))
+
+
+def expected_of_rounds(alpha: float, rounds: Mapping[int, float]) -> float:
+    """Equation 1 summed over rounds of different draft lengths.
+
+    Args:
+        rounds: draft length to count (or weight) of rounds.
+    """
+    return sum(count * expected_tokens(alpha, gamma) for gamma, count in rounds.items())
+
+
+def speedup_of_rounds(alpha: float, rounds: Mapping[int, float], c: float) -> float:
+    """Speedup over one token per target pass (Theorem 3.8), for rounds of different draft lengths.
+
+    It is the expected number of tokens over the time in target passes, summed over all rounds; with one length it is
+    the theorem. Actual lengths matter for drafters that often propose fewer tokens or adapt γ.
+
+    Args:
+        rounds: draft length to count (or weight) of rounds; not empty.
+    """
+    return expected_of_rounds(alpha, rounds) / sum(count * (gamma * c + 1) for gamma, count in rounds.items())
+
+
+def speedup(alpha: float, gamma: int, c: float) -> float:
+    """Speedup over one token per target pass with one draft length (Theorem 3.8)."""
+    return speedup_of_rounds(alpha, {gamma: 1}, c)
+
+
+def operations(alpha: float, gamma: int) -> float:
+    """Arithmetic operations of the target per token, relative to plain decoding (Theorem 3.11 with ĉ = 0)."""
+    return (gamma + 1) / expected_tokens(alpha, gamma)
+
+
+def optimal_gamma(alpha: float, c: float, limit: int) -> int:
+    """The draft length up to `limit` with the largest speedup (section 3.5); 0 where drafting does not pay."""
+    return max(range(limit + 1), key=lambda gamma: (speedup(alpha, gamma, c), -gamma))
+
 
 ENOUGH = 3
 """Minimum number of plain passes of a batch size and context for an estimate of their cost."""

@@ -16,8 +16,7 @@ from specchat.engine.device.device import pick_device
 from specchat.engine.drafters.draft_model import CHAINS
 from specchat.engine.errors import EngineError, check
 from specchat.engine.events import FinishReason
-from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.packed.load import Model
+from specchat.engine.models.packed.load import Model, require_decoder_only
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress, ignore_progress
 from specchat.engine.request import AUTO, DEFAULT_GAMMA, MAX_GAMMA, NO_DRAFTER, Request, gamma_text, parse_gamma
@@ -29,8 +28,7 @@ from specchat.engine.sequence.template_traits import thinking_values
 from specchat.engine.tools.prompts import SETS, PromptSet, load_prompts
 from specchat.engine.tools.report import Columns, Table, paragraphs
 from specchat.engine.tools.runner import Say, require_least
-from specchat.engine.worker.draft_parts import names_part
-from specchat.engine.worker.obtain import Obtained, make_runner, obtain_drafts, obtain_model
+from specchat.engine.worker.obtain import Obtained, make_runner, names_part, obtain_drafts, obtain_model
 
 FEWEST, MOST = 2, 16
 """Numbers of beams."""

@@ -12,10 +12,9 @@ from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, Protocol
 
-from specchat.engine.events import Event
+from specchat.engine.events import Event, Outbox
 from specchat.engine.lanes.engine import LaneReady
 from specchat.engine.lanes.order import CLOCKS, Order
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.tools.lane_figures import SAMPLED, Comparison, LaneTally, top2_gap
 from specchat.engine.tools.report import Table, json_report, number, paragraphs

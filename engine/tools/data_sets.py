@@ -18,9 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specchat.engine.constraint import Constraint, of_response_format, of_schema
 from specchat.engine.errors import EngineError
-from specchat.engine.message import Message
+from specchat.engine.request import Constraint, Message, of_response_format, of_schema
 
 _ROLES = dict.fromkeys(("user", "human"), "user") | dict.fromkeys(("assistant", "gpt", "model"), "assistant")
 _ROLES |= {"system": "system", "developer": "system"}

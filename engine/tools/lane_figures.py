@@ -1,6 +1,6 @@
 """Figures of one reply in a lane, and of the comparison of two lanes. Each figure is defined here and nowhere else.
 
-Times are of the lanes' own clocks (`engine.clock`): work of one lane never counts in the other's figures.
+Times are of the lanes' own clocks (`engine.events`): work of one lane never counts in the other's figures.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from specchat.engine.events import Admitted, Event, Speedup, Totals
 from specchat.engine.registry import DRAFTERS, Reads
 from specchat.engine.round import Round
 from specchat.engine.stats.metrics import Metrics
-from specchat.engine.stats.speedup import Spread
-from specchat.engine.stats.theory import expected_of_rounds, speedup_of_rounds
+from specchat.engine.stats.speedup import Spread, expected_of_rounds, speedup_of_rounds
 
 SAMPLED = (
     "The texts are sampled with the same seed: the distributions are equal, and the tokens where the width of a pass "

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from specchat.engine.config import ASSETS
-from specchat.engine.constraint import Constraint, of_schema
 from specchat.engine.errors import EngineError, check
-from specchat.engine.message import Message
-from specchat.engine.request import Request
+from specchat.engine.request import Constraint, Message, Request, of_schema
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.tools.data_sets import MISSHAPEN, UNKNOWN, constraint_of, conversation_of, read_entries
 

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from specchat.engine.config import EngineConfig
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError, check
-from specchat.engine.events import Event, Finished, FinishReason, Ready
+from specchat.engine.events import Event, Finished, FinishReason, Outbox, Ready
 from specchat.engine.models.catalog import DEFAULT_PRESET
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import AUTO, Request, gamma_text
 from specchat.engine.round import Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.stats.metrics import Metrics
 from specchat.engine.tools.prompts import Prompt
 

@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from math import inf
 from typing import Any
 
@@ -17,9 +18,9 @@ from specchat.engine.cache.paged_cache import TYPES
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
+from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.drafters.block.reading import UnfitBlockError
+from specchat.engine.device.graphs import GraphPool
 from specchat.engine.drafters.build_context import BuildContext, DraftPart
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
@@ -29,11 +30,78 @@ from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
+from specchat.engine.registry import DRAFTERS, Condition
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.worker.draft_parts import load_own_part, load_part
-from specchat.engine.worker.drafters import Drafters
 from specchat.engine.worker.notices import INEXACT, notices_of
-from specchat.engine.worker.obtain import make_runner, obtain_drafts, obtain_model, runs_preset_file
+from specchat.engine.worker.obtain import (
+    UnfitDraftError,
+    load_own_part,
+    load_part,
+    make_runner,
+    obtain_drafts,
+    obtain_model,
+    runs_preset_file,
+)
+
+
+class Drafters(Mapping[str, Drafter]):
+    """The available drafters by name, best first; each is built when it is first looked up.
+
+    Args:
+        context: what they are built from.
+    """
+
+    def __init__(self, context: BuildContext) -> None:
+        self._context = context
+        context.drafters = self
+        self._entries = {name: entry for name, entry in DRAFTERS.items() if _is_met(entry.condition, context)}
+        self.built: dict[str, Drafter] = {}
+        """The drafters that have been built."""
+        self._warm = False
+        self.step_seconds: dict[str, float] = {}
+        """Seconds of a draft step for one row, by drafter; only of drafters that could be timed while warming up."""
+
+    def build(self) -> None:
+        """Build all that do not wait for a request."""
+        for name, entry in self._entries.items():
+            if not entry.on_request:
+                self[name]
+
+    def warm_up(self) -> None:
+        """Warm up all that have been built; each drafter that is built later is warmed up when it is built."""
+        self._warm = True
+        for name, drafter in self.built.items():
+            self._warm_up(name, drafter)
+
+    def _warm_up(self, name: str, drafter: Drafter) -> None:
+        seconds = drafter.warm_up()
+        if seconds is not None:
+            self.step_seconds[name] = seconds
+
+    def __getitem__(self, name: str) -> Drafter:
+        if name not in self.built:
+            drafter: Drafter = import_module(self._entries[name].module).build(self._context, name)
+            if self._warm:
+                self._warm_up(name, drafter)
+            self.built[name] = drafter
+        return self.built[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _is_met(condition: Condition, context: BuildContext) -> bool:
+    """Whether what a drafter needs is loaded."""
+    backends = [backend for _, backend in context.draft_models]
+    return (
+        (not condition.parts or any(part in context.parts for part in condition.parts))
+        and len(backends) >= condition.models
+        and (not condition.trees or backends[0].device.type == "cpu" or backends[0].capabilities.captured)
+    )
+
 
 _OVERHANG = MAX_GAMMA + 1
 """Columns kept spare beyond the context, for the padding of short drafts next to long ones."""
@@ -150,7 +218,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     unused = unused_gpu() if config.device == "auto" else None
     try:
         parts, more_notices = _load_parts(config, target.model, progress)
-    except UnfitBlockError as error:
+    except UnfitDraftError as error:
         config = replace(config, draft=None)
         parts, more_notices = _load_parts(config, target.model, progress)
         more_notices = [f"{error}. Until then drafts are as without it", *more_notices]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.events import Notice
+from specchat.engine.events import Notice, Outbox
 from specchat.engine.models.packed.load import Model
-from specchat.engine.outbox import Outbox
 
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "

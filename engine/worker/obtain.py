@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,19 +17,89 @@ from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.drafters.build_context import MOST_MODELS
 from specchat.engine.errors import EngineError, check
+from specchat.engine.files import local_path
 from specchat.engine.kernels.library import KernelError, library, missing
 from specchat.engine.models.catalog import PRESETS
-from specchat.engine.models.encoder_decoder import check_same_kind
+from specchat.engine.models.checkpoint import MTP, has_weights, read_json, tensor_names
+from specchat.engine.models.families import family_of
 from specchat.engine.models.formats import CODES, PACKED, PLAIN, load
 from specchat.engine.models.load import load_tokenizer, stated_ends
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
-from specchat.engine.models.packed.load import Model, PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel, check_same_kind, require_decoder_only
 from specchat.engine.models.resolve import resolve, tokenizer_folder
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
+from specchat.engine.registry import PARTS, PartKind
 from specchat.engine.sequence.template import read_template
-from specchat.engine.worker.draft_parts import names_part
+
+
+class UnfitDraftError(EngineError):
+    """Why a published drafter cannot be used; its target runs with the drafter that it would have had without it."""
+
+
+def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
+    """Whether `--draft` names something other than a draft model."""
+    return _find(spec, store, progress) is not None
+
+
+def load_part(spec: str, model: Model, store: ModelStore, progress: Progress) -> dict[str, Any]:
+    """The part that `--draft` names, by its kind; empty for a draft model.
+
+    Raises:
+        UnfitDraftError: it is of other authors, and does not fit the target or is broken.
+        EngineError: it is of another kind, likewise, or cannot be fetched.
+    """
+    found = _find(spec, store, progress)
+    if found is None:
+        return {}
+    kind, folder = found
+    if kind.needs:
+        require_decoder_only(model, f"{spec} {kind.needs}")
+    load = getattr(import_module(kind.module), kind.loader)
+    with nullcontext() if kind.card else _unfit():
+        return {kind.part: load(folder, model)}
+
+
+def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
+    """A part that the folder of the target contains; empty if it states none.
+
+    Raises:
+        EngineError: it is stated, and missing or broken.
+    """
+    config = read_json(folder / "config.json")
+    config = config.get("text_config") or config
+    family = family_of(config.get("model_type"))
+    if family is None or not family.mtp:
+        return {}
+    layers = config.get("mtp_num_hidden_layers")
+    if not layers and (not has_weights(folder) or not any(name.startswith(MTP) for name in tensor_names(folder))):
+        return {}
+    from specchat.engine.drafters.published.mtp import load_mtp
+
+    return {"head": load_mtp(folder, model)}
+
+
+def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[PartKind, Path] | None:
+    """The folder of what `--draft` names, and its kind; None for a draft model."""
+    folder = local_path(spec)
+    for kind in PARTS:
+        if folder and (folder / kind.card).is_file():
+            return kind, folder
+    from specchat.engine.drafters.published.find import find_published, kind_of
+
+    with _unfit() if folder else nullcontext():
+        published = find_published(spec, store, progress)
+        return (kind_of(published), published) if published else None
+
+
+@contextmanager
+def _unfit() -> Iterator[None]:
+    """Context manager that turns an EngineError into an UnfitDraftError."""
+    try:
+        yield
+    except EngineError as error:
+        raise UnfitDraftError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +228,8 @@ def _obtain_draft(spec: str, config: EngineConfig, target: Model, progress: Prog
 
 def _check_several(config: EngineConfig, progress: Progress) -> None:
     """Refuse drafts that cannot be merged before any is loaded."""
-    if len(config.drafts) > MOST_MODELS:
-        raise EngineError(
-            f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
-        )
+    told = f"{len(config.drafts)} draft models are named, and at most {MOST_MODELS} can be merged: leave some out"
+    check(len(config.drafts) <= MOST_MODELS, told)
     for spec in config.drafts:
-        if names_part(spec, ModelStore(config.models), progress):
-            raise EngineError(
-                f"{spec} is not a draft model, and only draft models are merged: name it alone or leave it out"
-            )
+        told = f"{spec} is not a draft model, and only draft models are merged: name it alone or leave it out"
+        check(not names_part(spec, ModelStore(config.models), progress), told)

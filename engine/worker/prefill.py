@@ -10,11 +10,9 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.device.device import to_device
 from specchat.engine.events import Prefilled
-from specchat.engine.sequence.scheduler import Scheduler
-from specchat.engine.sequence.sequence import SequenceState
-from specchat.engine.worker.emission import Emission
-from specchat.engine.worker.faults import Faults
-from specchat.engine.worker.requests import start
+from specchat.engine.sequence.sequence import Scheduler, SequenceState
+from specchat.engine.worker.records import Emission
+from specchat.engine.worker.requests import Faults, start
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,33 +19,26 @@ import torch
 from specchat.engine import commands
 from specchat.engine.backends.packed_runner import runner_of
 from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.clock import Clock
 from specchat.engine.config import EngineConfig
-from specchat.engine.decoding.gamma.experiences import Experiences
+from specchat.engine.decoding.gamma.acceptance_model import Experiences
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.graph_pool import FIRST, LATER
+from specchat.engine.device.graphs import FIRST, LATER
 from specchat.engine.errors import ClosingError, EngineError, errors_as, first_line
-from specchat.engine.events import CachedText, CacheUse, Counted, FinishReason, Loading, Notice, Ready
+from specchat.engine.events import CachedText, CacheUse, Clock, Counted, FinishReason, Loading, Notice, Outbox, Ready
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.models.catalog import chat_sampling
-from specchat.engine.outbox import Outbox
 from specchat.engine.request import Request
 from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.sequence.scheduler import Scheduler
-from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.sequence.sequence import Scheduler, SequenceState
 from specchat.engine.sequence.template_traits import thinking_values, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
-from specchat.engine.worker.captures import Captures
-from specchat.engine.worker.emission import Emission
-from specchat.engine.worker.faults import Faults
-from specchat.engine.worker.keeping import Keeping
 from specchat.engine.worker.notices import Notices
-from specchat.engine.worker.plain_passes import PlainPasses, time_warm_passes, time_wider_passes
 from specchat.engine.worker.prefill import Prefill
-from specchat.engine.worker.requests import OpenRequests
-from specchat.engine.worker.rounds import Rounds
-from specchat.engine.worker.side_work import SideWork
+from specchat.engine.worker.records import Emission
+from specchat.engine.worker.requests import Faults, OpenRequests
+from specchat.engine.worker.rounds import PlainPasses, Rounds, time_warm_passes, time_wider_passes
+from specchat.engine.worker.side_work import Captures, Keeping, SideWork
 
 
 @dataclass

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 
 GREEDY, SAMPLED, PENALISED = range(3)
 SETTINGS = 0.25, 0.3, 0.45

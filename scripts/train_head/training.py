@@ -20,7 +20,7 @@ from scripts.train_head.writer import Writer
 from specchat.engine.drafters.head.folder import read_head, save_head
 from specchat.engine.models.load import load_model
 from specchat.engine.progress import ignore_progress
-from specchat.engine.tools.distill.clusters import can_be_clustered, cluster
+from specchat.engine.tools.distill.eagle import can_be_clustered, cluster
 
 _WAVES = 2
 """Waves in memory that updates draw from."""

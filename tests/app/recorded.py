@@ -7,8 +7,7 @@ from pathlib import Path
 from specchat.app.chat.reply import Reply
 from specchat.engine import EngineError, Round
 from specchat.engine.events import CacheUse, Counted, Died, Event, Finished, FinishReason, Loading, Ready
-from specchat.engine.message import Message, Tool
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request, Tool
 from specchat.engine.trace import Record, read_trace
 
 TRACES = Path(__file__).parents[2] / "assets" / "traces"

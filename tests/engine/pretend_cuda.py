@@ -21,9 +21,8 @@ from torch.overrides import TorchFunctionMode, resolve_name
 from torch.utils._pytree import tree_iter, tree_map_only
 
 from specchat.engine.backends import transformers_backend as cached_model
-from specchat.engine.device import graph_pool
-from specchat.engine.device.graph_pool import NEEDED
-from specchat.engine.device.graphs import Graphs
+from specchat.engine.device import graphs
+from specchat.engine.device.graphs import NEEDED, Graphs
 from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.head.folder import LoadedHead
 from specchat.engine.models.load import LoadedModel
@@ -254,8 +253,8 @@ def pretended_gpu(monkeypatch: pytest.MonkeyPatch, *, capture: bool = False) -> 
     if not capture:
         plan = Graphs.plan
         monkeypatch.setattr(Graphs, "plan", lambda graphs, *what: plan(graphs, *what) if what[0] == NEEDED else None)
-    monkeypatch.setattr(graph_pool, "warm", lambda *_: None)
-    monkeypatch.setattr(graph_pool, "capture", lambda run, *_: gpu.captured(run))
+    monkeypatch.setattr(graphs, "warm", lambda *_: None)
+    monkeypatch.setattr(graphs, "capture", lambda run, *_: gpu.captured(run))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # what runs here is tiny: threads that wait for each other cost far more than they save
     try:

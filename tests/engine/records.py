@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 
 from specchat.engine import Died, Given, Loading, Measured, Notice, Record, Speedup, Step, Totals
 from specchat.engine.events import Admitted, Finished, FinishReason, Prefilled, Ready
-from specchat.engine.message import Message, MessagePart, PartKind, Tool
-from specchat.engine.request import Request
+from specchat.engine.request import Message, MessagePart, PartKind, Request, Tool
 from specchat.engine.round import Call, Candidate, Detail, Fate, Proposer, Round
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 
 ASKED = Message("user", "What is at sea?")
 CALLED = Message("assistant", parts=(MessagePart(PartKind.CALL, '{"at": "sea"}', "look", "c1"),))

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specchat.engine.outbox import Outbox
+from specchat.engine.events import Outbox
 from specchat.engine.request import MAX_GAMMA, Request
 from specchat.engine.sequence.sequence import SequenceState
 

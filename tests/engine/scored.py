@@ -14,8 +14,7 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreePlace
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
+from specchat.engine.device.graphs import GraphPool, Graphs
 from tests.engine.rows import row_of
 
 

@@ -16,7 +16,7 @@ from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round
 from specchat.engine.events import Event, Finished, FinishReason
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.request import Request
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.tiny import EOS, VOCABULARY, tiny_head, tiny_model
 

@@ -137,6 +137,14 @@ class ToolActions(ActionGroup):
         self._scope.screen.writing.gauge.ask()
         self._scope.say(sentence)
 
+    def explained(self, conversation: Conversation, refusal: str) -> str:
+        """Why a prompt was refused, with the command that turns tools off if the model cannot call them."""
+        client, loaded = conversation.client, self._scope.loaded
+        if client is None or not client.tools or loaded.tools or any(reply.calls for reply in conversation.replies):
+            return refusal
+        off = " and ".join(f"/mcp {name}" for name in client.by_server)
+        return f"{refusal} · {off} turns the tools of this chat off"
+
     def close(self) -> None:
         """End the connections to all servers, and their calls."""
         for client in self._clients:

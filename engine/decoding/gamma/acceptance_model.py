@@ -6,20 +6,26 @@ distribution over a grid of rates, updated by Bayes' rule. Its prior is what ear
 
 from __future__ import annotations
 
+import json
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
 from operator import mul
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
 from specchat.engine.decoding.tree import LONGEST, Tree
+from specchat.engine.files import FILE_MODE, make_folder, replacing
 from specchat.engine.request import MAX_GAMMA
 
-_RATES: Final = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+_RATES: Final = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97, 0.995)
 """Grid of acceptance rates."""
+_SHARES: Final = (*(1.0,) * 9, 0.7, 0.3)
+"""What each counts where nothing is expected: the last two are close to each other."""
 _POWERS: Final = [[rate**n for rate in _RATES] for n in range(MAX_GAMMA + 1)]
 _STRENGTH = 4.0
 """Number of tested tokens that an expected rate counts for."""
@@ -278,11 +284,60 @@ def _likelihood(hits: float, misses: float) -> Sequence[float]:
 
 
 def _around(rate: float | None) -> list[float]:
-    """Belief for an expected rate; uniform for None."""
+    """Belief for an expected rate; nearly uniform for None."""
     hits, misses = (0.0, 0.0) if rate is None else (_STRENGTH * rate, _STRENGTH * (1 - rate))
-    return _normalised(_likelihood(hits, misses))
+    return _normalised([*map(mul, _SHARES, _likelihood(hits, misses))])
 
 
 def _normalised(weights: Sequence[float]) -> list[float]:
     total = sum(weights)
     return [weight / total for weight in weights]
+
+
+_MOST = 64
+"""Sets of models in the file; those used longest ago are dropped."""
+
+
+class Experiences:
+    """`Experience` by drafter and kind of sampling: sampled replies accept fewer tokens, and of drawn drafts others.
+
+    A file that is missing or damaged, or has other buckets, is ignored.
+
+    Args:
+        file: JSON, shared by all sets of models; None for none.
+        models: names of target and drafts, which an experience belongs to.
+    """
+
+    def __init__(self, file: Path | None = None, models: str = "") -> None:
+        self._file, self._models = file, models
+        self._known: dict[str, Experience] = {}
+        self._stored = self._read().get(models, {})
+
+    def of(self, drafter: str, sampling: str, profile: DrafterProfile) -> Experience:
+        """The experience with a drafter and a kind of sampling."""
+        name = f"{drafter}, {sampling}"
+        if name not in self._known:
+            experience = self._known[name] = Experience(profile)
+            with suppress(KeyError, TypeError, ValueError):
+                experience.restore(self._stored[name])
+        return self._known[name]
+
+    def save(self) -> None:
+        """Write the records to the file, if any; a folder that cannot be written is ignored."""
+        if self._file is None or not self._known:
+            return
+        learnt = {name: experience.state() for name, experience in self._known.items()}
+        others = [(models, each) for models, each in self._read().items() if models != self._models]
+        with suppress(OSError):
+            make_folder(self._file.parent)
+            with replacing(self._file) as part:
+                part.touch(FILE_MODE)
+                part.write_text(json.dumps(dict([*others[1 - _MOST :], (self._models, self._stored | learnt)])))
+            self._file.chmod(FILE_MODE)  # `replacing` keeps the permissions of an older file
+
+    def _read(self) -> dict[str, Any]:
+        with suppress(OSError, ValueError, RecursionError):
+            found = json.loads(self._file.read_text("utf-8")) if self._file else {}
+            if isinstance(found, dict) and all(isinstance(each, dict) for each in found.values()):
+                return found
+        return {}

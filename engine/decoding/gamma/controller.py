@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from specchat.engine.decoding.draft import Budget
 from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, VerifiedDraft
+from specchat.engine.decoding.gamma.acceptance_model import AcceptanceModel, Experiences, VerifiedDraft
 from specchat.engine.decoding.gamma.cost_model import CostModel, RoundCosts
-from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.request import MAX_GAMMA
 

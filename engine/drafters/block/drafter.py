@@ -23,7 +23,7 @@ from specchat.engine.drafters.block.steps import BlockSteps, ContextCache
 from specchat.engine.drafters.build_context import BuildContext
 from specchat.engine.drafters.draft_model import scores_of
 from specchat.engine.drafters.head.layer import codes_of, target_output
-from specchat.engine.kernels.draft_head import Scores
+from specchat.engine.kernels.drafters import Scores
 from specchat.engine.sequence.sequence import SequenceState
 
 MOST_SHAPES = 128

@@ -17,13 +17,11 @@ from specchat.engine.decoding.drafter import NetworkRecipe
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape
 from specchat.engine.drafters.head.layer import FOUR_BITS
-from specchat.engine.drafters.head.unread_states import UnreadStates
+from specchat.engine.drafters.head.packed_layer import UnreadStates
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, sizes_fit
-from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_block import BlockRows, Confidence, PackedBlock, TokenBias
-from specchat.engine.kernels.layer_weights import Floats, LayerWeights
-from specchat.engine.kernels.packed_matrix import PackedMatrix, pack
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear, array_of
+from specchat.engine.kernels.decoder_weights import DecoderWeights, Floats, LayerWeights
+from specchat.engine.kernels.drafters import BlockRows, Confidence, PackedBlock, TokenBias
+from specchat.engine.kernels.packed_matrix import PackedMatrix, QuantizedEmbedding, QuantizedLinear, array_of, pack
 from specchat.engine.models.packed.quantize import quantize, quantized_rows
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState

@@ -12,15 +12,22 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.device.device import to_device
-from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
+from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.block.network import BlockNetwork, Turns
-from specchat.engine.drafters.row_store import RowStore
+from specchat.engine.drafters.head.layer import RowStore
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sampling.sampler import (
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    coarse_flags,
+    draw,
+    most_likely,
+    setting_numbers,
+    standardise,
+)
 from specchat.engine.sequence.sequence import SequenceState
 
 _FEWEST_COLUMNS = 256

@@ -27,7 +27,7 @@ from specchat.engine.drafters.head.network import DraftHead
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
 from specchat.engine.drafters.head.steps import MOST_SHAPES, HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.packed_matrix import QuantizedLinear
 from specchat.engine.sequence.sequence import SequenceState
 
 _BUCKETS = range(2 * BRANCHES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -12,18 +12,17 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from specchat.engine.backends.token_product import use_token_kernel
-from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.cache.block_pool import BlockPool, BlockStore
+from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import to_device
-from specchat.engine.drafters.row_store import RowStore
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import Format, QuantizedEmbedding, QuantizedLinear
+from specchat.engine.models.linear_layers import pack, prepacked_linear
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.packed.quantize import can_quantize, quantize_network, quantized_rows
-from specchat.engine.models.prepacked_linear import pack, prepacked_linear
 from specchat.engine.request import MAX_GAMMA
 
 WINDOW = 256
@@ -78,6 +77,49 @@ class Rows(NamedTuple):
     """[B], int64: a row's number of tokens less one; 0 where there is no row."""
     longest: int
     """Upper limit of all ends."""
+
+
+class RowStore(BlockStore):
+    """Tensors of a drafter with an entry for each column of each slot.
+
+    Args:
+        rows: tensors [slots, columns, …] that are kept with a text.
+        pool: the blocks of the target's cache, which has as many slots and columns.
+        window: columns before the end of a text that are looked at; None for all.
+    """
+
+    def __init__(self, rows: Sequence[Tensor], pool: BlockPool, window: int | None = None) -> None:
+        self._rows, self._window = rows, window
+        self.column_bytes = sum(each[0, 0].nbytes for each in rows)
+        super().__init__(pool)
+
+    @property
+    def bytes(self) -> int:
+        """Memory of all slots."""
+        return sum(each.nbytes for each in self._rows)
+
+    def allocate(self, blocks: int) -> None:
+        """Have memory for this number of blocks."""
+        self.memory = ()
+        self.memory = [lazy_zeros((blocks, BLOCK, *each.shape[2:]), each.device, each.dtype) for each in self._rows]
+
+    def load(self, slot: int, length: int) -> None:
+        """Copy what is looked at of a slot's first columns from its blocks."""
+        start = 0 if self._window is None else max(length - self._window, 0)
+        for rows, saved, blocks in self._blocks(slot, start, length):
+            rows.copy_(saved[blocks])
+
+    def save(self, slot: int, start: int, end: int) -> None:
+        """Copy columns of a slot to its blocks."""
+        for rows, saved, blocks in self._blocks(slot, start, end):
+            saved[blocks] = rows
+
+    def _blocks(self, slot: int, start: int, end: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Whole blocks with these columns: the slot's [n, BLOCK, …], the memory of all blocks, and which they are."""
+        first, last = start // BLOCK, -(-end // BLOCK)
+        blocks = to_device(torch.from_numpy(self.pool.tables[slot, first:last]), self._rows[0].device, torch.long)
+        for rows, saved in zip(self._rows, self.memory, strict=False):
+            yield rows[slot, first * BLOCK : last * BLOCK].view(last - first, *saved.shape[1:]), saved, blocks
 
 
 class HeadLayer(RowStore):

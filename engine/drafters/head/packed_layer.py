@@ -9,6 +9,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.packed_runner import RoundStates
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros, packed_blocks
 from specchat.engine.cache.prefix_tree import BLOCK
@@ -16,14 +17,12 @@ from specchat.engine.decoding.tree import BRANCHES
 from specchat.engine.decoding.tree_mask import TreePlace
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 from specchat.engine.drafters.head.network import DraftHead
-from specchat.engine.drafters.head.unread_states import UnreadStates
 from specchat.engine.kernels.decoder import TokenLayout
 from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, sizes_fit
-from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.draft_head import STATE, PackedHead, Scores
-from specchat.engine.kernels.layer_weights import LayerWeights
-from specchat.engine.kernels.packed_matrix import PackedMatrix
-from specchat.engine.kernels.quantized_layers import QuantizedLinear, array_of
+from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerWeights
+from specchat.engine.kernels.drafters import STATE, PackedHead, Scores, StateDrafter
+from specchat.engine.kernels.packed_matrix import PackedMatrix, QuantizedLinear, array_of
+from specchat.engine.kernels.round import TargetStates
 
 _CPU = torch.device("cpu")
 _TIMED = 3
@@ -49,12 +48,7 @@ class PackedLayer(HeadLayer):
     """
 
     def __init__(
-        self,
-        head: DraftHead,
-        scores: PackedMatrix,
-        embedding: PackedMatrix,
-        pool: BlockPool,
-        window: int = WINDOW,
+        self, head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, pool: BlockPool, window: int = WINDOW
     ) -> None:
         self._head = _packed(head, scores, embedding, pool.width * BLOCK, window)
         self.unread = UnreadStates(self._head)
@@ -218,3 +212,55 @@ def _packed(head: DraftHead, scores: PackedMatrix, embedding: PackedMatrix, posi
         clusters=head.clusters.matrix if isinstance(head.clusters, QuantizedLinear) else None,
     )
     return PackedHead(whole, fuse, again, token, len(shape.taps))
+
+
+_MOST_UNREAD = 64
+"""Tokens whose hidden states are kept until they are needed: rounds that do not draft need not wait for the drafter."""
+
+
+class UnreadStates:
+    """Hidden states that wait to be read.
+
+    Args:
+        drafter: reads them.
+    """
+
+    def __init__(self, drafter: StateDrafter) -> None:
+        self._drafter = drafter
+        self._states: list[TargetStates] = []
+        self._tokens = 0
+
+    def absorb(
+        self,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        tapped: Tensor | Sequence[Tensor],
+        lengths: Sequence[int] | None = None,
+    ) -> None:
+        """Keep the states of the tokens that are wanted; those of a round are read at once.
+
+        Args:
+            slots: [B].
+            starts: [B], the position of each row's first token.
+            tapped: [B, T, taps x d], or of each row its own [T, taps x d].
+            lengths: [B], how many of each row's T tokens are wanted; all if None.
+        """
+        if isinstance(tapped, RoundStates):
+            self._drafter.absorb(tapped.rows)
+            return
+        counts = [len(part) for part in tapped] if lengths is None else lengths
+        for part, slot, start, count in zip(tapped, slots, starts, counts, strict=True):
+            self._states.append(TargetStates(slot, start, part, count))
+            self._tokens += count
+        if self._tokens >= _MOST_UNREAD:
+            self.flush()
+
+    def flush(self) -> None:
+        """Let the drafter read all of them."""
+        if states := self.take():
+            self._drafter.write_states(states, torch.get_num_threads())
+
+    def take(self) -> Sequence[TargetStates]:
+        """All of them; from then on they count as read."""
+        states, self._states, self._tokens = self._states, [], 0
+        return states

@@ -12,14 +12,20 @@ from torch import Tensor
 
 from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import Tree, chain
-from specchat.engine.device.graph_pool import FIRST, LATER
-from specchat.engine.device.graphs import Graphs, Inputs, Signature, Step
+from specchat.engine.device.graphs import FIRST, LATER, Graphs, Inputs, Signature, Step
 from specchat.engine.drafters.head.layer import HeadLayer, Rows, levels_of
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
 from specchat.engine.sampling.rng import Stream, uniforms
-from specchat.engine.sampling.sampler import draw_different, standardise
-from specchat.engine.sampling.sampling_rows import NUMBERS, SamplingFlags, SamplingRows, coarse_flags, setting_numbers
+from specchat.engine.sampling.sampler import (
+    NUMBERS,
+    SamplingFlags,
+    SamplingRows,
+    coarse_flags,
+    draw_different,
+    setting_numbers,
+    standardise,
+)
 from specchat.engine.sequence.sequence import SequenceState
 
 MOST_SHAPES = 512

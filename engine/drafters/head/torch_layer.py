@@ -12,7 +12,7 @@ from torch.nn import functional
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.cache.kv_cache import lazy_zeros
 from specchat.engine.decoding.tree_mask import tree_visibility
-from specchat.engine.device.padding import padded_width
+from specchat.engine.device.device import padded_width
 from specchat.engine.drafters.head.layer import WINDOW, HeadLayer, Level, Rows
 
 LONGEST_LOOK = 2048

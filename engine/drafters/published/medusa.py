@@ -17,7 +17,7 @@ from specchat.engine.drafters.head.layer import HeadLayer, LayeredHead, Level, R
 from specchat.engine.drafters.part_folder import PartFolder, stored_weights
 from specchat.engine.drafters.published.find import CONFIG, MEDUSA
 from specchat.engine.drafters.published.weights import TO_TARGET, fill, hidden_size, read_vocabulary, require
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.packed_matrix import QuantizedLinear
 from specchat.engine.models.packed.load import Model
 
 WEIGHTS = "medusa_lm_head.safetensors"

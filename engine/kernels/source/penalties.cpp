@@ -8,7 +8,7 @@ namespace sk {
 
 namespace {
 
-// As in `engine.sampling.dry`: most tokens of a repetition that count, and the largest penalty.
+// As in `engine.sampling.penalties`: most tokens of a repetition that count, and the largest penalty.
 constexpr int64_t kLongest = 128;
 constexpr double kMost = 1e6;
 

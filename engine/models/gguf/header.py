@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from specchat.engine.errors import EngineError, check
-from specchat.engine.models.keys import FLAG, LARGEST, TEXT, TOKEN, Kind, a_list, check_values, number, whole
+from specchat.engine.models.checkpoint import FLAG, LARGEST, TEXT, TOKEN, Kind, a_list, check_values, number, whole
 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
@@ -65,6 +65,11 @@ class GgufHeader:
     def bytes(self) -> int:
         """Size of all tensors."""
         return sum(tensor.bytes for tensor in self.tensors.values())
+
+    @property
+    def is_mtp_alone(self) -> bool:
+        """Whether it has a multi-token-prediction layer without the layers of its model, as llama.cpp can write it."""
+        return bool(self.setting("nextn_predict_layers", 0)) and "blk.0.attn_norm.weight" not in self.tensors
 
     def setting(self, name: str, *default: Any) -> Any:
         """A value of the architecture's metadata, such as block_count; floats as in `rounded`.
@@ -156,6 +161,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r".+\.context_length": whole(1),
         r".+\.(feed_forward_length|attention\.head_count(_kv)?)": size | a_list(count, filled=True),
         r".+\.attention\.sliding_window_pattern": size | a_list(FLAG, filled=True) | a_list(count, filled=True),
+        r".+\.attention\.recurrent_layers": a_list(FLAG, filled=True),
         r".+\.rope\.dimension_sections": a_list(count),
         r".+\.target_layers": a_list(count, filled=True),
         r".+\.(embedding_length|attention\.\w+_length\w*|shortconv\.l_cache|ssm\.\w+|rope\.dimension_count)": size,

@@ -6,15 +6,17 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf.pre_tokenizers import COMPOSED, WHOLE_WORDS, pre_tokenizer
 from specchat.engine.models.gguf.vocabulary import (
+    COMPOSED,
     CONTROL,
     NORMAL,
     SPACE,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
+    WHOLE_WORDS,
     GgufVocabulary,
+    pre_tokenizer,
 )
 from specchat.engine.models.tokenizer import VERSION, PlainTokenizer
 

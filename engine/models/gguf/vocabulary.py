@@ -1,15 +1,17 @@
-"""Vocabulary of a GGUF file: texts, types and scores of its tokens, and the tokens that its keys name."""
+"""Vocabulary of a GGUF file: texts, types and scores of its tokens, tokens that its keys name, pre-tokenizers."""
 
 from __future__ import annotations
 
 import re
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf.pre_tokenizers import BEGINS, UNSPLIT
-from specchat.engine.sequence.chat_prompt import CONTROL_FORM, END_TEXTS, is_control
+from specchat.engine.sequence.prompt import CONTROL_FORM, END_TEXTS, is_control
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 """Types of tokens."""
@@ -171,3 +173,29 @@ def _list(header: GgufHeader, name: str, length: int | None = None) -> list[Any]
     if values and length is not None and len(values) < length:
         raise EngineError(f"{header.path} has {length} tokens and {len(values)} {key}: fetch the file again")
     return values[:length]
+
+
+_TABLES = tomllib.loads(Path(__file__).with_name("pre_tokenizers.toml").read_text(encoding="utf-8"))
+_STEPS = {name: split["steps"] for split in _TABLES["split"] for name in split["names"].split()}
+COMPOSED, WHOLE_WORDS, BEGINS, UNSPLIT = (
+    frozenset(_TABLES[table].split()) for table in ("composed", "whole_words", "begins", "unsplit")
+)
+"""Names with properties of their own; the file says which."""
+
+
+def pre_tokenizer(name: str) -> Any | None:
+    """The pre-tokenizer of the `tokenizers` library for a value of `tokenizer.ggml.pre`; None if it is not known."""
+    from tokenizers import Regex, pre_tokenizers
+
+    if (steps := _STEPS.get(name)) is None:
+        return None
+    known: dict[str, Callable[[], Any]] = {
+        "punctuation": lambda: pre_tokenizers.Punctuation("contiguous"),
+        "digits": lambda: pre_tokenizers.Digits(individual_digits=True),
+        "numbers": lambda: pre_tokenizers.Digits(individual_digits=False),
+        "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+    }
+    made = [known[step]() if step in known else pre_tokenizers.Split(Regex(step), "isolated") for step in steps]
+    if "gpt-2" not in steps:
+        made.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+    return pre_tokenizers.Sequence(made)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from specchat.engine.errors import EngineError
 from specchat.engine.files import replacing
 from specchat.engine.kernels.packed_matrix import MatrixArrays
+from specchat.engine.models.catalog import FILE as GENERATION
 from specchat.engine.models.checkpoint import Checkpoint, display_name, weight_files
 from specchat.engine.models.disk import disk_errors, require_space
 from specchat.engine.models.family import Order, Parts
@@ -20,13 +21,11 @@ from specchat.engine.models.load import eos_ids, load_tokenizer, stated_context
 from specchat.engine.models.model_config import model_config
 from specchat.engine.models.packed import names
 from specchat.engine.models.packed.decoder_description import DecoderDescription, describe_decoder, packed_family
-from specchat.engine.models.packed.experts import is_experts
+from specchat.engine.models.packed.experts import is_experts, whole_of
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWriter, read_index
 from specchat.engine.models.packed.fingerprint import source_fingerprint
 from specchat.engine.models.packed.gguf_source import GgufSource
-from specchat.engine.models.packed.row_parts import whole_of
 from specchat.engine.models.packed.source import CheckpointSource, Floats, WeightSource
-from specchat.engine.models.recommendation import FILE as GENERATION
 from specchat.engine.models.tokenizer import FILE, PlainTokenizer
 from specchat.engine.progress import Progress, silence_transformers
 

@@ -9,20 +9,17 @@ size] and `down_proj_bias`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specchat.engine.models.joined_linear import FUSED
+from specchat.engine.models.family import Order, Parts
+from specchat.engine.models.linear_layers import FUSED
 
-_PARTS = {
-    "gate_proj": ("gate_up_proj", 0, 2),
-    "up_proj": ("gate_up_proj", 1, 2),
-    "down_proj": ("down_proj", 0, 1),
-}
+_PARTS = {"gate_proj": ("gate_up_proj", 0, 2), "up_proj": ("gate_up_proj", 1, 2), "down_proj": ("down_proj", 0, 1)}
 _BIAS = "_bias"
 
 
@@ -75,3 +72,24 @@ def places_in_matrices(
     size = rows // parts
     part, row = (row % parts, row // parts) if in_turn else (row // size, row % size)
     return part, (expert * size + row) * columns + column
+
+
+def whole_of(parts: Parts, name: str) -> tuple[str, Order] | None:
+    """The weight of the modelling code that has the rows of a packed one, and which; None if it is its own."""
+    for whole, rows in parts.items():
+        for part in rows:
+            if f"{part}." in name:
+                return name.replace(part, whole), rows[part]
+    return None
+
+
+def parts_of(parts: Parts, name: str) -> Mapping[str, Order]:
+    """The packed weights that a weight of the modelling code consists of, with their rows; empty if it is its own."""
+    whole = next((each for each in parts if f"{each}." in name), None)
+    return {} if whole is None else {name.replace(whole, part): rows for part, rows in parts[whole].items()}
+
+
+def joined_rows(values: Sequence[Tensor], rows: Sequence[Order]) -> Tensor:
+    """A weight of the modelling code [rows, columns] from its parts, flat or not."""
+    each = [part.reshape(len(own), -1) for part, own in zip(values, rows, strict=True)]
+    return torch.cat(each)[torch.from_numpy(np.argsort(np.concatenate(rows)))]

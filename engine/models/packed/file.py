@@ -44,12 +44,7 @@ class PackedWriter:
     def matrix(self, name: str, arrays: MatrixArrays) -> None:
         """Add a matrix."""
         rows, columns = arrays.shape
-        self._matrices[name] = {
-            "format": arrays.format.name,
-            "rows": rows,
-            "columns": columns,
-            "offset": self._align(),
-        }
+        self._matrices[name] = {"format": arrays.format.name, "rows": rows, "columns": columns, "offset": self._align()}
         for first in range(0, rows, _ROWS):
             self._file.write(pack(arrays.rows(slice(first, first + _ROWS))).data.data)
 

@@ -13,9 +13,8 @@ from torch import Tensor
 from specchat.engine.models.family import Order
 from specchat.engine.models.load import fingerprint_of, sampled
 from specchat.engine.models.packed.decoder_description import empty_network
-from specchat.engine.models.packed.experts import is_experts, matrices_of, places_in_matrices
+from specchat.engine.models.packed.experts import is_experts, matrices_of, parts_of, places_in_matrices
 from specchat.engine.models.packed.names import EMBEDDING, OUTPUT
-from specchat.engine.models.packed.row_parts import parts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig

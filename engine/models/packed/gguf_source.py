@@ -11,31 +11,33 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import MatrixArrays
+from specchat.engine.kernels.packed_matrix import GROUP, Format, MatrixArrays
 from specchat.engine.models.checkpoint import MTP, is_finite
 from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.family import Order
 from specchat.engine.models.gguf import blocks
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
-from specchat.engine.models.packed.experts import is_experts, joined, matrices_of, parameter_of, rows_of_part
+from specchat.engine.models.packed.experts import (
+    is_experts,
+    joined,
+    joined_rows,
+    matrices_of,
+    parameter_of,
+    parts_of,
+    rows_of_part,
+)
 from specchat.engine.models.packed.fingerprint import source_fingerprint
-from specchat.engine.models.packed.gguf_order import with_columns
 from specchat.engine.models.packed.names import KERNEL, LAYER_VECTORS, MATRICES, ROUTER
 from specchat.engine.models.packed.quantize import quantize
-from specchat.engine.models.packed.row_parts import joined_rows, parts_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+
 Floats = NDArray[np.float32]
 
-_MTP = {
-    "fc": "eh_proj",
-    "pre_fc_norm_embedding": "enorm",
-    "pre_fc_norm_hidden": "hnorm",
-    "norm": "shared_head_norm",
-}
+_MTP = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head_norm"}
 """Weights that only a multi-token-prediction layer has, and llama.cpp's names below `nextn`."""
 _MTP_LAYER = (
     *("input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm"),
@@ -218,7 +220,7 @@ class GgufSource:
 
     def mtp_weights(self) -> dict[str, Tensor]:
         """Weights of the multi-token-prediction layer, by the names of checkpoints, bfloat16; empty without one."""
-        if not self.has("mtp.fc.weight"):
+        if not self.family.mtp or not self.has("mtp.fc.weight"):
             return {}
         names = [f"{name}.weight" for name in (*_MTP, *(f"layers.0.{part}" for part in _MTP_LAYER))]
         if self.has("mtp.layers.0.mlp.experts.down_proj.weight"):
@@ -228,7 +230,7 @@ class GgufSource:
             for name in names
             if is_experts(name) or self.has(f"mtp.{name}")
         }
-        return {name: each[None] if "shared_expert_gate" in name else each for name, each in found.items()}
+        return {name: each.view(1, -1) if "shared_expert_gate" in name else each for name, each in found.items()}
 
     def _find(self, name: str) -> GgufTensor | None:
         if name.startswith(MTP):
@@ -251,7 +253,12 @@ class GgufSource:
     def _tensor(self, name: str) -> GgufTensor:
         tensor = self._find(name)
         if tensor is None:
-            raise EngineError(f"{self.header.path} lacks weights ({name}): fetch the file again")
+            reason = f"lacks weights ({name}): fetch the file again"
+            if self.header.is_mtp_alone:
+                reason = "has a multi-token-prediction layer alone: give the file of its model, and this one as --draft"
+            elif any(key.endswith("attn_qkv.weight") for key in self.header.tensors) and name.endswith("q_proj.weight"):
+                reason = "has queries, keys and values in one matrix: choose a file that was made without --fuse-qkv"
+            raise EngineError(f"{self.header.path} {reason}")
         return tensor
 
     def _row_order(self, name: str) -> Order | slice:
@@ -289,3 +296,28 @@ def _set(network: nn.Module, name: str, value: Tensor) -> None:
 
 def _is_vector(tensor: GgufTensor, name: str) -> bool:
     return len(tensor.shape) == 1 or any(part in name for part in _VECTORS)
+
+
+_SAME_GROUPS = {
+    Format.Q4_SUPER: Format.Q4,
+    Format.Q8_SUPER: Format.Q8_MINIMUM,
+    **{form: form for form in (Format.Q4, Format.Q8, Format.Q8_MINIMUM)},
+}
+"""Formats with a scale per 32 columns, to formats without an outer scale."""
+
+
+def with_columns(arrays: MatrixArrays, columns: Order) -> MatrixArrays | None:
+    """A matrix with its columns in another order, and the scale of each group rounded to float16.
+
+    None if columns of a group would be parted.
+    """
+    if arrays.scale is None:
+        return MatrixArrays(arrays.format, arrays.codes[:, columns])
+    groups = columns.reshape(-1, GROUP)
+    whole = (groups == groups[:, :1] + np.arange(GROUP)).all() and not (groups[:, 0] % GROUP).any()
+    if arrays.format not in _SAME_GROUPS or not whole:
+        return None
+    scale, minimum = (
+        None if part is None else part[:, groups[:, 0] // GROUP].astype(np.float16) for part in arrays.group_scales()
+    )
+    return MatrixArrays(_SAME_GROUPS[arrays.format], arrays.codes[:, columns], scale, minimum)

@@ -1,4 +1,4 @@
-"""Loading of a packed model, without transformers: weights stay as they are in the file."""
+"""Loading of a packed model, without transformers: weights stay as they are in the file; checks of loaded models."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specchat.engine.errors import errors_as
+from specchat.engine.errors import EngineError, check, errors_as
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.decoder_shape import DecoderShape
-from specchat.engine.kernels.decoder_weights import DecoderWeights
-from specchat.engine.kernels.layer_weights import LayerInputs, LayerWeights
+from specchat.engine.kernels.decoder_weights import DecoderWeights, LayerInputs, LayerWeights
 from specchat.engine.kernels.packed_matrix import PackedMatrix, unpack
+from specchat.engine.models.catalog import Recommendation, recommended_sampling
 from specchat.engine.models.checkpoint import display_name
 from specchat.engine.models.family import Family, Parts
 from specchat.engine.models.load import LoadedModel, load_model, norms_fingerprint, shared
 from specchat.engine.models.packed import names
 from specchat.engine.models.packed.decoder_description import DecoderDescription, packed_family
-from specchat.engine.models.packed.experts import is_experts, joined, matrices_of
+from specchat.engine.models.packed.experts import is_experts, joined, joined_rows, matrices_of, parts_of
 from specchat.engine.models.packed.file import PackedWeights
-from specchat.engine.models.packed.row_parts import joined_rows, parts_of
-from specchat.engine.models.recommendation import Recommendation, recommended_sampling
 from specchat.engine.models.tokenizer import PlainTokenizer
 from specchat.engine.progress import Progress
 
@@ -166,7 +164,7 @@ def load_packed(folder: Path, progress: Progress, stage: str = "target") -> Pack
     """Load a packed model, or return the loaded one while it is in use.
 
     Args:
-        folder: result of `engine.models.find_packed.packed_folder`.
+        folder: result of `engine.models.formats.packed_folder`.
         stage: for `progress`: target or draft.
 
     Raises:
@@ -238,3 +236,35 @@ def _stored(packed: PackedModel, name: str) -> Tensor:
         return torch.from_numpy(unpack(packed.weights.matrix(name)))
     values = torch.from_numpy(packed.weights.vector(name).copy())
     return values - float(packed.described.offset(name))
+
+
+def require_decoder_only(model: Model, purpose: str) -> None:
+    """Refuse an encoder-decoder for something.
+
+    Args:
+        model: that is loaded.
+        purpose: what needs a model that continues text, as the beginning of a sentence.
+
+    Raises:
+        EngineError: it is one.
+    """
+    told = f"{purpose} a model that continues text, and {model.name} is an encoder-decoder: choose another target"
+    check(model.start is None, told)
+
+
+def check_same_kind(target: Model, draft: Model) -> None:
+    """Check that a draft model reads what its target does: an encoder-decoder reads a source, and continues nothing.
+
+    Raises:
+        EngineError: one is an encoder-decoder, and the other is not.
+    """
+    if (target.start is None) is not (draft.start is None):
+        both, other = ("an encoder-decoder", "is none") if target.start is not None else ("decoder-only", "is not")
+        raise EngineError(
+            f"{target.name} is {both} and the draft {draft.name} {other}: choose a draft of the target's kind"
+        )
+    if target.start != draft.start:
+        raise EngineError(
+            f"the draft {draft.name} begins its replies with token {draft.start} and {target.name} with "
+            f"{target.start}: choose a draft of the same family"
+        )

@@ -12,7 +12,7 @@ MATRICES = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
-"""Matrices of a layer: part of `engine.kernels.layer_weights.LayerWeights` to name."""
+"""Matrices of a layer: part of `engine.kernels.decoder_weights.LayerWeights` to name."""
 ROUTER = "mlp.gate"
 """Its presence makes the MLP of a layer a mixture of experts."""
 SHARED = {
@@ -61,10 +61,6 @@ QUERY_GATE = "self_attn.gate_proj"
 """Gate of an attention's output, which the modelling code has in one matrix with the queries, head by head."""
 CONVOLUTION = {"query": "conv.in_proj", "output": "conv.out_proj"}
 """Matrices of a recurrent layer in the place of attention's."""
-DELTA_NET = {
-    "key": "linear_attn.in_proj_b",
-    "value": "linear_attn.in_proj_a",
-    "mixer_gate": "linear_attn.in_proj_z",
-}
+DELTA_NET = {"key": "linear_attn.in_proj_b", "value": "linear_attn.in_proj_a", "mixer_gate": "linear_attn.in_proj_z"}
 UNQUANTIZED = (DELTA_NET["key"], DELTA_NET["value"], ROUTER, SHARED["shared_router"])
 """Matrices with few weights that much depends on."""

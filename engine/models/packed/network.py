@@ -12,18 +12,17 @@ from torch import Tensor, nn
 
 from specchat.engine.device.device import trim_heap
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, pack
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import GROUP, MatrixArrays, QuantizedEmbedding, QuantizedLinear, pack
 from specchat.engine.models.checkpoint import Checkpoint
-from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.families import family_of_gguf
 from specchat.engine.models.gguf.blocks import TYPES, dequantized_rows, most_common_type, read_matrix
 from specchat.engine.models.gguf.header import GgufHeader, GgufTensor
-from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.linear_layers import join_layers
 from specchat.engine.models.load import LoadedModel, fingerprint, load_model, weight_bytes
 from specchat.engine.models.model_config import model_config
 from specchat.engine.models.packed import gpu_layers
 from specchat.engine.models.packed.gguf_source import GgufSource
+from specchat.engine.models.packed.load import require_decoder_only
 from specchat.engine.models.packed.names import EMBEDDING
 from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import Progress

@@ -16,11 +16,12 @@ from specchat.engine.kernels.packed_matrix import (
     Format,
     MatrixArrays,
     PackedMatrix,
+    QuantizedEmbedding,
+    QuantizedLinear,
     aligned,
     pack,
     packed_bytes,
 )
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
 
 _FORMATS = {"q8": Format.Q8, "q4": Format.Q4}
 METHODS = tuple(_FORMATS)

@@ -15,8 +15,7 @@ from specchat.engine.device.device import held_memory, pick_device
 from specchat.engine.errors import EngineError, check
 from specchat.engine.events import Notice
 from specchat.engine.kernels.library import library
-from specchat.engine.models.encoder_decoder import require_decoder_only
-from specchat.engine.models.packed.load import PackedModel
+from specchat.engine.models.packed.load import PackedModel, require_decoder_only
 from specchat.engine.request import AUTO, parse_gamma
 from specchat.engine.tools.bench.figures import Traffic, copy_bandwidth
 from specchat.engine.tools.bench.peers import PEERS, Peers

@@ -23,7 +23,7 @@ from specchat.engine.models.load import held
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.registry import DRAFTERS, Reads
 from specchat.engine.round import Round
-from specchat.engine.stats.theory import speedup_of_rounds
+from specchat.engine.stats.speedup import speedup_of_rounds
 from specchat.engine.tools.runner import NONE, Variant, metrics_of
 from specchat.engine.worker.assembly import Assembly
 

@@ -15,7 +15,7 @@ from specchat.engine.engine import Engine
 from specchat.engine.errors import check
 from specchat.engine.events import Admitted, Event, Prefilled
 from specchat.engine.request import check_gamma
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Tally, Traffic, tally
 from specchat.engine.tools.bench.peers import Peer
 from specchat.engine.tools.prompts import Prompt, PromptSet

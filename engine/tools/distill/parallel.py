@@ -25,10 +25,9 @@ from specchat.engine.drafters.published.find import CONFIG
 from specchat.engine.drafters.published.load import FINGERPRINT, TARGET, read_published
 from specchat.engine.drafters.published.medusa import WEIGHTS, MedusaHeads, save_medusa
 from specchat.engine.errors import check
-from specchat.engine.models.cache_argument import cache_argument
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.models.load import LoadedModel
-from specchat.engine.models.model_config import RECURRENT_LAYERS
+from specchat.engine.models.model_config import RECURRENT_LAYERS, cache_argument
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.research.pass_drafter import CARD, LookAhead, PassDrafter, load_look_ahead, save_look_ahead
 from specchat.engine.research.pass_drafter import WEIGHTS as LOOK_AHEAD_WEIGHTS

@@ -53,10 +53,8 @@ def count_tables(options: DistillOptions, progress: Progress) -> Distilled:
         for tokens in _pieces(file, tokenizer):
             counter.add(np.array(tokens, dtype=np.int64))
     counts = counter.counts()
-    if not len(counts.following):
-        raise EngineError(
-            f"there are no two tokens in {', '.join(str(file) for file in options.text)}: give texts that say more"
-        )
+    told = f"there are no two tokens in {', '.join(str(file) for file in options.text)}: give texts that say more"
+    check(len(counts.following), told)
     save_tables(options.out, counts, TableCard(name, fingerprint(tokenizer), vocabulary, counts.tokens))
     minutes = round((time.perf_counter() - started) / 60, 1)
     return Distilled("a bigram table", name, counts.tokens, steps=0, minutes=minutes)

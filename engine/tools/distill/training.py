@@ -13,26 +13,35 @@ import torch
 from torch import Tensor
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.device.device import pick_device
-from specchat.engine.device.padding import CAPTURED
+from specchat.engine.device.device import CAPTURED, pick_device
 from specchat.engine.drafters.head.folder import HeadAcceptance
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.models.disk import require_space
-from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import LoadedModel, load_model, pick_dtype
-from specchat.engine.models.packed.load import Model, PackedModel
+from specchat.engine.models.packed.load import Model, PackedModel, require_decoder_only
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
 from specchat.engine.request import DEFAULT_GAMMA
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.distill.block import Block
 from specchat.engine.tools.distill.eagle import Eagle
 from specchat.engine.tools.distill.parallel import Medusa, Pass
-from specchat.engine.tools.distill.replies import LENGTH, TEMPERATURES, acceptance, read_replies, split
 from specchat.engine.tools.distill.tables import count_tables
-from specchat.engine.tools.distill.text import Conversation, Corpus, Rollout, own_questions, scripts_of, state_size
+from specchat.engine.tools.distill.text import (
+    LENGTH,
+    TEMPERATURES,
+    Conversation,
+    Corpus,
+    Rollout,
+    acceptance,
+    own_questions,
+    read_replies,
+    scripts_of,
+    split,
+    state_size,
+)
 from specchat.engine.tools.distill.trainer import Draft, Trainer
 from specchat.engine.tools.distill.work_folder import (
     COUNTED,

@@ -64,10 +64,8 @@ class DistillOptions:
         check(self.minutes > 0, f"minutes is {self.minutes:g}: it must be above 0")
         if self.chats is not None and (self.begin is None or self.kind != DEFAULT_KIND or self.prompts is not None):
             raise EngineError("chats continue the training of a head: give --from, and neither --kind nor --prompts")
-        if self.begin is not None and self.kind == COUNTED:
-            raise EngineError(
-                f"from is for kinds that are trained, and kind {COUNTED} is counted: leave one of them out"
-            )
+        told = f"from is for kinds that are trained, and kind {COUNTED} is counted: leave one of them out"
+        check(self.begin is None or self.kind != COUNTED, told)
 
 
 @dataclass(frozen=True, slots=True)

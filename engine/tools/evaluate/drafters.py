@@ -11,24 +11,18 @@ from itertools import combinations, permutations
 
 from specchat.engine.engine import Engine
 from specchat.engine.errors import check
-from specchat.engine.models.encoder_decoder import require_decoder_only
+from specchat.engine.models.packed.load import require_decoder_only
 from specchat.engine.progress import ignore_progress
 from specchat.engine.registry import unknown_drafter
 from specchat.engine.request import MAX_GAMMA, NO_DRAFTER, Request
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.stats.theory import speedup_of_rounds
+from specchat.engine.settings import Sampling
+from specchat.engine.stats.speedup import speedup_of_rounds
 from specchat.engine.tools.data_sets import read_entries
-from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way, finish, read
-from specchat.engine.tools.evaluate.texts import (
-    EvaluateOptions,
-    Interval,
-    Text,
-    by_category,
-    interval,
-    select,
-)
+from specchat.engine.tools.evaluate.reading import finish, read
+from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way
+from specchat.engine.tools.evaluate.texts import EvaluateOptions, Interval, Text, by_category, interval, select
 from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import Assembly, assemble, memory_errors

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.errors import EngineError
-from specchat.engine.models.encoder_decoder import require_decoder_only
+from specchat.engine.models.packed.load import require_decoder_only
 from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.data_sets import read_entries
-from specchat.engine.tools.evaluate.rounds import passes
+from specchat.engine.tools.evaluate.reading import passes
 from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, select
 from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say

@@ -15,13 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from specchat.engine.constraint import Constraint
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.catalog import DEFAULT_PRESET
-from specchat.engine.request import Request
+from specchat.engine.request import Constraint, Request
 from specchat.engine.round import Round
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.prompt import encode
+from specchat.engine.settings import Sampling
 from specchat.engine.tools.data_sets import MISSHAPEN, UNKNOWN, Entries, constraint_of, conversation_of
 from specchat.engine.tools.report import one_line
 from specchat.engine.tools.runner import ToolOptions, require_least

@@ -15,16 +15,15 @@ from specchat.engine.device.device import pick_device
 from specchat.engine.engine import Engine
 from specchat.engine.errors import EngineError
 from specchat.engine.events import Event, Ready
-from specchat.engine.models.encoder_decoder import require_decoder_only
 from specchat.engine.models.load import load_model
-from specchat.engine.models.packed.load import PackedModel, load_dequantized
+from specchat.engine.models.packed.load import PackedModel, load_dequantized, require_decoder_only
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.request import check_gamma, parse_gamma
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.settings import Sampling
 from specchat.engine.tools import runner
-from specchat.engine.tools.lossless import checks, reference
+from specchat.engine.tools.lossless import checks
 from specchat.engine.tools.lossless.report import VerificationReport
 from specchat.engine.tools.prompts import SETS, Prompt, load_prompts
 from specchat.engine.worker.obtain import obtain_model
@@ -203,20 +202,20 @@ def _judge(options: LosslessOptions, config: EngineConfig, evidence: _Evidence, 
 
 def _reload(
     config: EngineConfig, evidence: _Evidence
-) -> tuple[Collection[int], reference.Reference, float, reference.Fidelity | None]:
+) -> tuple[Collection[int], checks.Reference, float, checks.Fidelity | None]:
     """EOS token ids of the target, the reference of the checks, ε, and how far quantised weights are from float32."""
     device, store, dtype = pick_device(config.device), ModelStore(config.models), evidence.ready.dtype
     if dtype in checks.TOLERANCES:
         folder = resolve(config.target, store, ignore_progress).folder()
         loaded = load_model(folder, device, getattr(torch, dtype), ignore_progress)
-        return loaded.eos_ids, reference.model_reference(loaded), checks.TOLERANCES[dtype], None
+        return loaded.eos_ids, checks.model_reference(loaded), checks.TOLERANCES[dtype], None
     packed = obtain_model(config.target, config, device, ignore_progress).model
     if not isinstance(packed, PackedModel):  # quantised layers in modelling code of transformers
-        return packed.eos_ids, reference.model_reference(packed), checks.BY_CODES, None
-    scores, fidelity = reference.quantized_reference(packed, evidence.ready.context), None
+        return packed.eos_ids, checks.model_reference(packed), checks.BY_CODES, None
+    scores, fidelity = checks.quantized_reference(packed, evidence.ready.context), None
     if not evidence.stopped:  # measuring the fidelity loads another model
         dequantized = load_dequantized(packed, resolve(config.target, store, ignore_progress).folder(), ignore_progress)
         replies = zip(evidence.prompts, evidence.greedy[runner.NONE], strict=True)
         texts = [(tokens, reply) for (_, tokens), reply in replies]
-        fidelity = reference.measure_fidelity(packed.format, texts, scores, reference.model_reference(dequantized))
+        fidelity = checks.measure_fidelity(packed.format, texts, scores, checks.model_reference(dequantized))
     return packed.eos_ids, scores, checks.EXACT, fidelity

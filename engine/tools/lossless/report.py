@@ -7,8 +7,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from specchat.engine.request import gamma_text
-from specchat.engine.tools.lossless.checks import FALSE_ALARM, Divergence, GreedyCheck, SampledCheck
-from specchat.engine.tools.lossless.reference import KL_LIMIT, PERPLEXITY_LIMIT, Fidelity
+from specchat.engine.tools.lossless.checks import (
+    FALSE_ALARM,
+    KL_LIMIT,
+    PERPLEXITY_LIMIT,
+    Divergence,
+    Fidelity,
+    GreedyCheck,
+    SampledCheck,
+)
 from specchat.engine.tools.report import Columns, Table, json_report, paragraphs
 from specchat.engine.tools.runner import BASELINE
 

@@ -12,7 +12,7 @@ COMMANDS = ["ask", "serve", "web"]
 NUMBER = "a whole number at least 1"
 RANGE = "calm is -1: it must be at least 1"
 ENTRIES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "specchat.engine.sampling_settings": (
+    "specchat.engine.settings": (
         'calm: float = _number(0.0, "F", "0 (off) or more", lambda x: x >= 0, "Above 0: calmer replies.")',
         "dry_base: float",
         {
@@ -26,11 +26,6 @@ ENTRIES: dict[str, tuple[str, str, dict[str, Any]]] = {
                 "| `--calm` | `/calm` | `calm` |"
             ],
         },
-    ),
-    "specchat.engine.config": (
-        'calm: int = _loaded(1, "Calmer replies.", "N", MODEL, ONE_OR_MORE)',
-        "queue: int",
-        {"start": 3, "control": [f"calm, {NUMBER}: calmer replies"]},
     ),
     "specchat.app.settings.settings": (
         'calm: int = setting(1, "Calmer replies.", "N", engine.MODEL, engine.ONE_OR_MORE)',

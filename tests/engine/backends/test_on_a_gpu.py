@@ -15,7 +15,7 @@ import torch
 
 from specchat.engine import EngineConfig, EngineError, FinishReason, Request, Round, Sampling
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device import graph_pool
+from specchat.engine.device import graphs
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.worker.assembly import Assembly, assemble_loaded, free_memory
 from tests.engine.backends.gpu_cases import DRAFTERS, SAMPLINGS, replies
@@ -111,7 +111,7 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
     expected = replies(requests, drafter)
     error = RuntimeError("operation not permitted when stream is capturing")
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(graph_pool, "capture", fails(error))
+        monkeypatch.setattr(graphs, "capture", fails(error))
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 

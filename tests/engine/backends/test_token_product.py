@@ -12,7 +12,7 @@ from specchat.engine.backends.fused_products import FuseProducts
 from specchat.engine.backends.token_product import TokenLinear, multiply, use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.device import gpu
-from specchat.engine.models.joined_linear import join_layers
+from specchat.engine.models.linear_layers import join_layers
 from tests.engine.backends.triton_kernels import CAPABILITIES, DEVICES, DTYPES, NEEDS_COMPILER, shared_memory
 from tests.engine.tiny import tiny_model
 

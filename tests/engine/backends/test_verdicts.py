@@ -10,23 +10,22 @@ import pytest
 import torch
 from torch import Tensor
 
+from specchat.engine.backends.kernel_drafting import PenaltiesOfRows
 from specchat.engine.backends.packed import fill_rows
 from specchat.engine.backends.packed_runner import outcomes_of
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.backends.tensor_acceptance import TensorAcceptance
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support, common_support
 from specchat.engine.decoding.round import Outcome
 from specchat.engine.decoding.tree import BRANCHES, Tree, chain, tree_of
-from specchat.engine.device.graph_pool import GraphPool
-from specchat.engine.device.graphs import Graphs
+from specchat.engine.device.graphs import GraphPool, Graphs
 from specchat.engine.kernels.library import library
 from specchat.engine.kernels.round import RoundRows, RoundRules
 from specchat.engine.request import Request
 from specchat.engine.sampling.penalties import Penalties
 from specchat.engine.sampling.rng import Stream
 from specchat.engine.sampling.sampler import draw_different
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.sampling.test_penalties import DRY, EVERY_KIND
 
 CPU = torch.device("cpu")

@@ -12,9 +12,8 @@ from specchat.engine.decoding.tree import BRANCHES, Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.research.merged import PrefixTree
 from specchat.engine.sampling.rng import token_uniforms
-from specchat.engine.sampling.sampler import draw_different, one_hot, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.sampling.sampler import SamplingRows, draw_different, one_hot, standardise
+from specchat.engine.settings import Sampling
 from tests.engine.sampled import z_score
 
 CPU = torch.device("cpu")

@@ -10,15 +10,15 @@ import torch
 from specchat.engine.decoding.backend import Capabilities
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.drafter import Drafter, DrafterProfile, RowProfile
+from specchat.engine.decoding.gamma.acceptance_model import Experiences
 from specchat.engine.decoding.gamma.controller import GammaController
-from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.decoding.planner import Planner
 from specchat.engine.decoding.round import Outcome, RoundOutcome
 from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.drafters.none import NoDrafter
 from specchat.engine.request import NO_DRAFTER, Request
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.rows import row_of
 
 

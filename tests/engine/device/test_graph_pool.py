@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.device import graph_pool
-from specchat.engine.device.graph_pool import GraphPool
+from specchat.engine.device import graphs
+from specchat.engine.device.graphs import GraphPool
 from tests.engine.pretend_cuda import GPU, OnGpu, pretended_gpu, to_gpu
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
@@ -24,7 +24,7 @@ def test_memory_that_is_short_for_a_moment_switches_nothing_off(where: str, monk
         token = torch.zeros(1, 1, dtype=torch.long).as_subclass(OnGpu)
         with monkeypatch.context() as while_short:
             error = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
-            while_short.setattr(graph_pool, where, fails(RuntimeError(error)))
+            while_short.setattr(graphs, where, fails(RuntimeError(error)))
             with pytest.raises(RuntimeError, match="ALLOC_FAILED"):
                 runner.forward(token, [0], [0])
         assert gpu.graphs == 0
@@ -41,7 +41,7 @@ def test_memory_that_runs_out_in_a_capture_is_no_reason_not_to_capture(monkeypat
             raise RuntimeError("operation failed due to a previous error during capture")  # as torch does
 
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(graph_pool, "capture", fail)
+        monkeypatch.setattr(graphs, "capture", fail)
         pool = GraphPool(GPU, capture=True)
         with pytest.raises(torch.OutOfMemoryError, match="CUDA out of memory"):
             pool.graph(lambda: None)
@@ -59,7 +59,7 @@ def test_threads_capture_one_after_the_other(monkeypatch: pytest.MonkeyPatch) ->
         return run
 
     with pretended_gpu(monkeypatch):
-        monkeypatch.setattr(graph_pool, "capture", capture)
+        monkeypatch.setattr(graphs, "capture", capture)
         pools = [GraphPool(GPU, capture=True) for _ in range(3)]
         with ThreadPoolExecutor(3) as threads:
             for pool in pools * 3:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from specchat.engine.kernels.library import missing
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.models.packed.load import PackedModel, load_packed
 from specchat.engine.models.resolve import resolve

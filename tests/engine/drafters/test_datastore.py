@@ -12,8 +12,8 @@ from specchat.engine.decoding.draft import RowOrder
 from specchat.engine.drafters import datastore as module
 from specchat.engine.drafters.datastore import DEPTH, Datastore, SuffixArray
 from specchat.engine.drafters.suffix import OTHER_CHATS, SuffixDrafter
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.rows import row_of
 from tests.engine.tiny import ask
 

@@ -15,8 +15,7 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Budget, RowOrder
 from specchat.engine.decoding.tree_growth import EXPECTED
-from specchat.engine.drafters.draft_cache import DraftCache
-from specchat.engine.drafters.draft_model import Member, ModelDrafter
+from specchat.engine.drafters.draft_model import DraftCache, Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties

@@ -8,13 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.decoding.draft import Draft, RowOrder
 from specchat.engine.decoding.tree_growth import fixed_budget
 from specchat.engine.drafters import suffix
-from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter
-from specchat.engine.drafters.text_drafter import TextDrafter
+from specchat.engine.drafters.suffix import RepeatedText, SuffixDrafter, TextDrafter
 from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")

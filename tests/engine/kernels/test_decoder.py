@@ -12,10 +12,9 @@ from transformers import AutoConfig
 
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder, TokenLayout
-from specchat.engine.kernels.library import KernelError, Library
+from specchat.engine.kernels.library import CHeadModel, CModel, KernelError, Library
 from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.structures import CHeadModel, CModel
-from specchat.engine.models.cache_argument import cache_argument
+from specchat.engine.models.model_config import cache_argument
 from specchat.engine.models.packed.decoder_description import OtherFamilyError, describe_decoder
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.tiny_decoders import CONTEXT, FAMILIES, RECURRENT, RoundingCache, tiny_decoder, tiny_network

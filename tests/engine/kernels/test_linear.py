@@ -9,12 +9,12 @@ from specchat.engine.kernels.packed_matrix import (
     Format,
     MatrixArrays,
     PackedMatrix,
+    QuantizedLinear,
     aligned,
     pack,
     packed_bytes,
     unpack,
 )
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
 from tests.engine.kernels.conftest import variants
 from tests.engine.kernels.matrices import QUANTISED, quantised_activations, random_matrix
 from tests.engine.kernels.variants import Variant, use

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from specchat.engine.cache.packed_states import PackedStates
-from specchat.engine.cache.paged_cache import TYPES
+from specchat.engine.cache.paged_cache import TYPES, PackedStates
 from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.kernels.decoder import Decoder, Lengths
 from specchat.engine.kernels.packed_matrix import Format, MatrixArrays, pack

@@ -8,7 +8,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from specchat.engine.backends.transformers_backend import TransformersBackend
-from specchat.engine.models.joined_linear import JoinedLinear, join_layers
+from specchat.engine.models.linear_layers import JoinedLinear, join_layers
 from specchat.engine.models.load import fingerprint
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedLinear
 from specchat.engine.models.packed.quantize import quantize

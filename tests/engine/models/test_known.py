@@ -128,7 +128,7 @@ def test_each_runs_on_the_kernels_of_a_cpu_is_smaller_there_and_reads_no_more_th
 
 
 def test_a_list_of_models_waits_for_no_large_library(tmp_path: Path) -> None:
-    names = ("catalog", "store", "wheel", "hub", "resolve", "checkpoint", "known", "download")
+    names = ("catalog", "store", "wheel", "hub", "resolve", "checkpoint", "known")
     code = f"""if True:
         import os, sys, {", ".join(f"specchat.engine.models.{name}" for name in names)}
         from pathlib import Path

@@ -10,7 +10,7 @@ import torch
 
 from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.models import ModelStore, families
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.load import load_packed

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from specchat.engine.models.linear_layers import PrepackedLinear, can_prepack, pack, prepacked_linear
 from specchat.engine.models.load import fingerprint, weight_bytes
-from specchat.engine.models.prepacked_linear import PrepackedLinear, can_prepack, pack, prepacked_linear
 from tests.engine.tiny import tiny_model
 
 pytestmark = pytest.mark.skipif(

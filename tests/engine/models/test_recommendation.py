@@ -11,9 +11,9 @@ import torch
 
 from specchat.engine import Admitted, EngineConfig, Sampling
 from specchat.engine.models import PRESETS, ModelStore, catalog
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.catalog import FILE, Recommendation, recommended_sampling
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.packed.load import load_packed
-from specchat.engine.models.recommendation import FILE, Recommendation, recommended_sampling
 from specchat.engine.models.resolve import resolve
 from specchat.engine.progress import ignore_progress
 from tests.engine.families import write_family

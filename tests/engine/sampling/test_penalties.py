@@ -12,8 +12,8 @@ from specchat.engine.decoding.tree import Tree, chain
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.request import Request
 from specchat.engine.sampling.penalties import Penalties
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.sampling.plainly import names, penalised, random_text
 
 CPU = torch.device("cpu")

@@ -14,10 +14,8 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from specchat.engine.sampling.filters import mass_threshold
-from specchat.engine.sampling.sampler import broken, draw, most_likely, standardise
-from specchat.engine.sampling.sampling_rows import SamplingRows
-from specchat.engine.sampling_settings import Sampling
+from specchat.engine.sampling.sampler import SamplingRows, broken, draw, mass_threshold, most_likely, standardise
+from specchat.engine.settings import Sampling
 from tests.engine.pretend_cuda import GPU, pretended_gpu
 from tests.engine.sampling.plainly import without_top_choices
 

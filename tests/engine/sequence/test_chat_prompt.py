@@ -7,8 +7,7 @@ import pytest
 from tokenizers import AddedToken
 
 from specchat.engine.errors import EngineError
-from specchat.engine.message import Message
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 from tests.engine.sequence.templates import with_template
 

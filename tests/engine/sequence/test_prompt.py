@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 from transformers import PreTrainedTokenizerFast
 
-from specchat.engine.message import Message
 from specchat.engine.models.tokenizer import PlainTokenizer
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.prompt import encode, plain_template, stops_of
 from tests.engine.tiny import tiny_tokenizer

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine import FinishReason, Request
-from specchat.engine.sequence.repetition import LEAST, LONGEST_PERIOD, TIMES, Repetition
+from specchat.engine.sequence.sequence import LEAST, LONGEST_PERIOD, TIMES, Repetition
 from tests.engine.tiny import ids_of, tiny_engine, tiny_model
 
 

@@ -5,8 +5,7 @@ import pytest
 from specchat.engine import JSON_OBJECT, Request
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.reply_formats import find_format
-from specchat.engine.sequence.reply_lead import lead_of
-from specchat.engine.sequence.row_constraint import Constraints
+from specchat.engine.sequence.row_constraint import Constraints, lead_of
 from tests.engine.sequence.test_reply_formats import CASES, TURNS, Case, tokenizer_of
 from tests.engine.tiny import EOS
 

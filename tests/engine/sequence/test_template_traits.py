@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from specchat.engine.message import Message
-from specchat.engine.request import Request
+from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.template_traits import thinking_values, thinking_variables, traits_of
 from tests.engine.sequence.templates import with_template

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine import Baseline, Fate, Metrics, Ready, Round, SpeedupTracker, read_trace
-from specchat.engine.stats import theory
-from specchat.engine.stats.theory import expected_tokens, operations, optimal_gamma, speedup, speedup_of_rounds
+from specchat.engine.stats.speedup import expected_tokens, operations, optimal_gamma, speedup, speedup_of_rounds
 
 alphas = st.floats(0, 1)
 gammas = st.integers(0, 16)
@@ -127,7 +126,7 @@ def test_rounds_as_the_theory_has_them_give_what_it_predicts() -> None:
     gain = gains.gain(metrics.alpha)
     assert gain.c == pytest.approx(0.25)
     lengths = {0: 3, 1: 3}  # the first plain rounds wait for the third
-    assert gain.predicted == pytest.approx(theory.speedup_of_rounds(1.0, lengths, 0.25))
+    assert gain.predicted == pytest.approx(speedup_of_rounds(1.0, lengths, 0.25))
     assert gain.measured == pytest.approx(gain.predicted)
 
 

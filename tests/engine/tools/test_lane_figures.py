@@ -6,7 +6,7 @@ from math import e
 import pytest
 
 from specchat.engine import Admitted, Candidate, Detail, Finished, FinishReason
-from specchat.engine.stats.theory import expected_tokens, speedup_of_rounds
+from specchat.engine.stats.speedup import expected_tokens, speedup_of_rounds
 from specchat.engine.tools.lane_figures import Comparison, LaneTally, first_difference, top2_gap
 from tests.engine.records import make_round
 

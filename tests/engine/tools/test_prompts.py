@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from specchat.engine.errors import EngineError
-from specchat.engine.message import Message
+from specchat.engine.request import Message
 from specchat.engine.sequence.grammar import check_constraint
 from specchat.engine.tools.prompts import CONSTRAINED, Prompt, PromptSet, load_prompts
 

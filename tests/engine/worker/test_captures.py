@@ -23,10 +23,10 @@ from specchat.engine import (
     Request,
     Round,
 )
-from specchat.engine.clock import Clock
 from specchat.engine.commands import Close, Command, Submit
-from specchat.engine.device import graph_pool
+from specchat.engine.device import graphs
 from specchat.engine.errors import ClosingError
+from specchat.engine.events import Clock
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from specchat.engine.worker.worker import Worker
 from tests.engine.backends.gpu_cases import SAMPLINGS, moved, parts, replies, replies_of
@@ -156,7 +156,7 @@ def test_memory_that_is_short_for_more_graphs_ends_the_captures_and_no_reply(mon
 
     def at_the_first_round(event: Event, served: Served) -> bool:
         if isinstance(event, Round):
-            monkeypatch.setattr(graph_pool, "capture", short)
+            monkeypatch.setattr(graphs, "capture", short)
         return served.ended == len(served.requests)
 
     with pretended_gpu(monkeypatch, capture=True) as gpu:
@@ -180,7 +180,7 @@ def test_one_shape_that_cannot_be_captured_is_told_once(monkeypatch: pytest.Monk
         return gpu.captured(run)
 
     with pretended_gpu(monkeypatch) as gpu:
-        monkeypatch.setattr(graph_pool, "capture", refuse_one)
+        monkeypatch.setattr(graphs, "capture", refuse_one)
         turns = Turns(parts_to_gpu(tiny_model())[0], slots=2)
         events: list[Event] = []
         for gamma in (0, 2, 4, 8, 16):

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from specchat.engine import Engine, Finished, FinishReason, Round
-from specchat.engine.worker.emission import Emission
-from specchat.engine.worker.records import Commit
+from specchat.engine.worker.records import Commit, Emission
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_model
 
 PATIENCE = 60
@@ -38,7 +37,7 @@ def around(owner: type, name: str, before: Callable[[Any], None], monkeypatch: p
 
 
 def test_rounds_before_one_that_fails_are_all_emitted(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specchat.engine.worker.emission.MOST_HELD_S", PATIENCE)
+    monkeypatch.setattr("specchat.engine.worker.records.MOST_HELD_S", PATIENCE)
     commit = Commit.of
 
     def fail_late(row: Any, *arguments: Any) -> Commit:

@@ -51,12 +51,11 @@ def test_chats_of_an_earlier_run_are_not_read_again(kind: str, tmp_path: Path) -
 
 def test_a_damaged_file_is_deleted_and_its_chat_read_again(tmp_path: Path) -> None:
     texts = chatted(tmp_path, "head")
-    kept = [bytearray(file.read_bytes()) for file in files(tmp_path)]
+    there = files(tmp_path)
+    kept = [bytearray(file.read_bytes()) for file in there]
     kept[0][len(kept[0]) // 2] ^= 1
-    for damaged in ((kept[0], kept[1][:-7], kept[2]), (kept[0], b"", kept[2])):
-        for file, data in zip(
-            (files(tmp_path)[0].with_name(f"chat-{n}.cache") for n in range(3)), damaged, strict=True
-        ):
+    for second in (kept[1][:-7], b""):
+        for file, data in zip(there, (kept[0], second, kept[2]), strict=True):
             file.write_bytes(data)
         with tiny_engine(kept=tmp_path, **KINDS["head"]()) as engine:  # type: ignore[arg-type]
             (notice,) = said_while_loading(engine)

@@ -29,10 +29,10 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
     texts = {}
     for name in ("rare", "always", "never"):
         if name == "always":
-            monkeypatch.setattr("specchat.engine.worker.plain_passes.PRICE", 0)
-            monkeypatch.setattr("specchat.engine.worker.plain_passes.EARLY_PRICE", 0)
+            monkeypatch.setattr("specchat.engine.worker.rounds.PRICE", 0)
+            monkeypatch.setattr("specchat.engine.worker.rounds.EARLY_PRICE", 0)
         elif name == "never":
-            monkeypatch.setattr("specchat.engine.worker.plain_passes.PlainPasses.due", lambda *_: False)
+            monkeypatch.setattr("specchat.engine.worker.rounds.PlainPasses.due", lambda *_: False)
         with tiny_engine(draft=tiny_model(1, layers=1)) as engine:
             together = run_together(engine, requests)
         timed = sum(isinstance(e, Round) and e.plain_s > 0 for events in together for e in events)

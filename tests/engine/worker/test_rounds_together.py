@@ -18,8 +18,8 @@ from specchat.engine.events import FinishReason
 from specchat.engine.kernels.decoder import Decoder
 from specchat.engine.kernels.library import KernelError
 from specchat.engine.round import Round
-from specchat.engine.sampling_settings import Sampling
 from specchat.engine.sequence.sequence import SequenceState
+from specchat.engine.settings import Sampling
 from tests.engine.tiny import ask, ids_of, rounds_of, run_together, started, text_of
 
 pytestmark = pytest.mark.usefixtures("kernels")

@@ -11,7 +11,7 @@ import pytest
 
 from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Prefilled, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.sequence.scheduler import Scheduler
+from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.tools.runner import captured
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid

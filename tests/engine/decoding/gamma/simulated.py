@@ -19,7 +19,7 @@ from specchat.engine.decoding.gamma.cost_model import CostModel
 from specchat.engine.decoding.tree import LONGEST, chain
 from specchat.engine.decoding.tree_growth import EXPECTED, Growth, Node, choose_expanded
 from specchat.engine.request import MAX_GAMMA
-from specchat.engine.worker.plain_passes import TIMED_WIDTHS
+from specchat.engine.worker.rounds import TIMED_WIDTHS
 
 _TOKENS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 33, 65)
 _MS = (2.7, 2.75, 3.1, 3.2, 3.45, 3.9, 4.5, 6.5, 8.6, 17, 34)

@@ -8,9 +8,8 @@ import pytest
 
 from specchat.engine import EngineConfig
 from specchat.engine.decoding.drafter import DrafterProfile, RowProfile
-from specchat.engine.decoding.gamma.acceptance_model import VerifiedDraft
+from specchat.engine.decoding.gamma.acceptance_model import Experiences, VerifiedDraft
 from specchat.engine.decoding.gamma.controller import GammaController
-from specchat.engine.decoding.gamma.experiences import Experiences
 from specchat.engine.worker.assembly import assemble_loaded
 from tests.engine.decoding.gamma.simulated import REST_S, Machine, growing, head_step, pass_s, speed
 from tests.engine.tiny import ask, started, tiny_model

@@ -9,8 +9,7 @@ import torch
 from specchat.engine import Engine, EngineConfig, Request, Sampling
 from specchat.engine.drafters.block.packed import short_copy
 from specchat.engine.drafters.block.reading import LoadedBlock, load_block
-from specchat.engine.kernels.packed_matrix import Format, packed_bytes, unpack
-from specchat.engine.kernels.quantized_layers import QuantizedLinear
+from specchat.engine.kernels.packed_matrix import Format, QuantizedLinear, packed_bytes, unpack
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine import block_drafters

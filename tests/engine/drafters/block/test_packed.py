@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from specchat.engine import Request, Sampling
-from specchat.engine.backends.kernel_drafting import KernelDrafting
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.backends.packed import PackedBackend
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Recipe
@@ -23,8 +22,7 @@ from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
 from specchat.engine.drafters.block.packed_drafter import PackedBlockDrafter
 from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.block.shape import BlockShape
-from specchat.engine.kernels.packed_matrix import pack
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import QuantizedEmbedding, QuantizedLinear, pack
 from specchat.engine.models.packed.quantize import quantize, quantized_linear
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState

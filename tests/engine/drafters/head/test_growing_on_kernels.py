@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from specchat.engine import MAX_GAMMA, Request, Sampling
-from specchat.engine.backends.kernel_drafting import KernelDrafting
-from specchat.engine.backends.row_penalties import PenaltiesOfRows
+from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
 from specchat.engine.decoding.tree_growth import EXPECTED, fixed_budget, grow
 from specchat.engine.drafters.head.drafter import HeadMemory, recipe_of

@@ -9,8 +9,8 @@ from specchat.engine.decoding.acceptance import Drafted, accept
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
 from specchat.engine.decoding.tree_growth import EXPECTED, grow
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
-from specchat.engine.kernels.draft_head import Scores
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.kernels.drafters import Scores
+from specchat.engine.sampling.sampler import SamplingRows
 from tests.engine.decoding.test_acceptance import tokens_of
 from tests.engine.rows import row_of
 from tests.engine.sampled import z_score

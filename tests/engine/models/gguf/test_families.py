@@ -12,13 +12,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from specchat.engine import EngineConfig, EngineError
-from specchat.engine.kernels.packed_matrix import Format
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
-from specchat.engine.models.convert import convert_gguf
+from specchat.engine.kernels.packed_matrix import Format, QuantizedEmbedding, QuantizedLinear
+from specchat.engine.models.convert import convert_gguf, gguf_config
 from specchat.engine.models.families import family_of_gguf
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.gguf.header import GgufHeader
-from specchat.engine.models.gguf_config import gguf_config
 from specchat.engine.models.load import LoadedModel, load_model, load_tokenizer
 from specchat.engine.models.packed.decoder_description import OtherFamilyError
 from specchat.engine.models.packed.gguf_source import GgufSource

@@ -14,7 +14,7 @@ from specchat.engine.kernels.packed_matrix import unpack
 from specchat.engine.models import DEFAULT_PRESET, ModelStore
 from specchat.engine.models import resolve as resolution
 from specchat.engine.models.checkpoint import has_weights
-from specchat.engine.models.find_packed import packed_folder
+from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedFileError, PackedWeights
 from specchat.engine.models.packed.load import load_packed

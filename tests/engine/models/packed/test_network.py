@@ -10,7 +10,7 @@ from gguf import GGMLQuantizationType, quants
 from transformers.pytorch_utils import Conv1D
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.kernels.quantized_layers import QuantizedEmbedding, QuantizedLinear
+from specchat.engine.kernels.packed_matrix import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 from specchat.engine.progress import ignore_progress

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from specchat.engine import Round
-from specchat.engine.stats.theory import speedup_of_rounds
+from specchat.engine.stats.speedup import speedup_of_rounds
 from specchat.engine.tools.bench.figures import Cell, Pace, PeerCell, Place, Traffic, tally
 from specchat.engine.tools.runner import NONE, Variant
 from tests.engine.records import make_round

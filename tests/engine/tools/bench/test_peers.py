@@ -10,8 +10,7 @@ from types import ModuleType
 import pytest
 
 from specchat.engine import Constraint, ConstraintKind, EngineError
-from specchat.engine.tools.bench.llama_server import VARIABLE, load_library
-from specchat.engine.tools.bench.peers import LlamaCppPeer, TransformersPeer
+from specchat.engine.tools.bench.peers import VARIABLE, LlamaCppPeer, TransformersPeer, load_library
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
 from tests.failing import fails

@@ -10,12 +10,13 @@ from specchat.engine.tools.lossless.checks import (
     TOKENS,
     ChiSquare,
     Context,
+    Reference,
     check_greedy,
     check_sampled,
     chi_square,
     choose_context,
+    model_reference,
 )
-from specchat.engine.tools.lossless.reference import Reference, model_reference
 from specchat.engine.tools.prompts import Prompt
 from specchat.engine.tools.runner import NONE, Variant, run_pass, run_requests
 from specchat.engine.tools.runner import make_request as request

@@ -11,7 +11,7 @@ from torch import Tensor
 from specchat.engine import EngineError
 from specchat.engine.backends import tensor_acceptance
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
-from specchat.engine.sampling.sampling_rows import SamplingRows
+from specchat.engine.sampling.sampler import SamplingRows
 from specchat.engine.tools.lossless.command import LosslessOptions, run
 from specchat.engine.tools.lossless.report import VerificationReport
 
