@@ -22,7 +22,7 @@ from specchat.engine.sequence.sequence import SequenceState
 
 GRAMMAR = "grammar"
 """Name of drafts of text that has to follow."""
-_RATES = {ForcedKind.CERTAIN: 0.95, ForcedKind.OPEN: 0.8, ForcedKind.EITHER: 0.5, ForcedKind.ONE_OF_FEW: 0.3}
+_RATES = {ForcedKind.CERTAIN: 0.99, ForcedKind.OPEN: 0.8, ForcedKind.EITHER: 0.5, ForcedKind.ONE_OF_FEW: 0.3}
 """Prior acceptance rates of their tokens, which the model may write otherwise."""
 _UNKNOWN_RATE = 0.5
 """Acceptance rate of a token of a drafter that states none."""

@@ -1,8 +1,9 @@
 """The app as most tests begin with it; pictures and keys must not depend on the terminal that runs the tests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from textual.app import App
@@ -61,10 +62,23 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chats, "IDLE_S", LONG_S)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model(tiny_model: Callable[..., Path]) -> Path:
     """A model of random weights that never ends a reply by itself."""
     return tiny_model(eos_token_id=0)
+
+
+@pytest.fixture(scope="session")
+def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A server of that model: two slots and room for eight more, a key, one page and one host that may ask."""
+    from tests.app.server.served import PAGE, Served
+
+    options = ("--dtype", "float32", "--slots", 2, "--queue", 8, "--cors", PAGE, "--drain", "inf")
+    options = (*options, "--allow-host", "A.example")
+    with Served("--target", model, *options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
+        yield server
+        assert server.stop() == 0
+        assert server.errors == ""
 
 
 @pytest.fixture

@@ -13,8 +13,6 @@ from specchat.app.chat.attachments import (
     as_block,
     content_of,
     decoded,
-    is_long,
-    label,
     paste_attachment,
     read_text_file,
 )
@@ -97,13 +95,3 @@ def test_what_the_model_gets_has_blocks_before_the_prompt_and_pastes_in_their_pl
     )
     assert content_of("", (code,)) == as_block(code)
     assert as_block(Attachment(FILE, "x.md", "````\ncode\n````")).splitlines()[1] == "`````"
-
-
-def test_a_paste_says_how_long_it_is() -> None:
-    text = "\n".join(["x" * 11] * 10_000)
-    one = paste_attachment(text, ())
-    assert one.name == "[pasted 10,000 lines · 120 kB]"
-    assert paste_attachment(text + "!", {one.name}).name == "[pasted 10,000 lines · 120 kB · 2]"
-    assert label(Attachment(FILE, "a.py", "x" * 1300, tokens=1240)) == "a.py · 1,240 tokens"
-    assert label(Attachment(FILE, "a.py", "x" * 1300)) == "a.py · 1 kB"
-    assert [is_long(text) for text in ("x\n" * 39, "x\n" * 40, "x" * 4000)] == [False, True, True]

@@ -43,6 +43,7 @@ def manager(engine: Engine, **settings: object) -> RequestManager:
     return requests
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(
     "settings",
     [

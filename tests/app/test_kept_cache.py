@@ -20,12 +20,6 @@ async def test_the_stored_chats_are_kept_at_exit_and_no_deleted_one(tmp_path: Pa
     assert set(kept) <= {request.request_id for request in stage.engine.submitted}
 
 
-async def test_nothing_is_kept_without_a_request(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.answer(pilot)
-    assert not stage.engine.kept
-
-
 def test_a_kept_cache_is_deleted_with_its_chat(tmp_path: Path) -> None:
     with Store(tmp_path / "specchat.db") as store:
         chats = [store.create_chat(f"{n}") for n in range(12)]

@@ -75,16 +75,9 @@ def test_a_better_head_is_kept_and_undone_step_by_step() -> None:
     assert learning.undo(TARGET)
     assert not heads()
     assert not learning.undo(TARGET)
-
-
-def test_a_head_that_is_no_better_is_not_used() -> None:
-    learning = started(1.9)
-    assert "stays as it was" in ended(learning)
+    assert "stays as it was" in ended(started(1.9))  # no better than before
     assert not heads()
     assert nothing_is_left()
-
-
-def test_a_failure_is_said_with_its_reason() -> None:
     learning = Learning(lambda *_: [sys.executable, "-c", "import sys; sys.exit('specchat: the disk is full')"])
     learning.start(TARGET)
     assert ended(learning) == "nothing was learnt: the disk is full"

@@ -28,20 +28,10 @@ def test_the_variable_may_be_relative_or_begin_with_a_tilde(monkeypatch: pytest.
     assert paths.data_folder() == tmp_path / "me" / "there" / "data"
 
 
-@pytest.mark.parametrize("arguments", [("export",), ("models", "list"), ("ask", "hi")])
+@pytest.mark.parametrize("arguments", [("export",), ("ask", "hi")])
 def test_a_tilde_with_an_unknown_user_is_named(monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]) -> None:
     monkeypatch.setenv("SPECCHAT_HOME", "~no-such-user/x")
     assert "SPECCHAT_HOME is ~no-such-user/x, and there is no such user" in command(*arguments).sentence
-
-
-@pytest.mark.parametrize("value", [None, ""])
-def test_otherwise_the_platforms_own_folders_are_used(monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
-    monkeypatch.delenv("SPECCHAT_HOME", raising=False)
-    if value is not None:
-        monkeypatch.setenv("SPECCHAT_HOME", value)
-    places = [folder() for folder in FOLDERS]
-    assert all(place.is_absolute() and "specchat" in place.parts for place in places)
-    assert len(set(places)) == 3
 
 
 def test_pictures_and_exports_have_a_folder_of_their_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

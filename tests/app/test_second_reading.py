@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from specchat.app.chat.archive import NoArchive
-from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import RequestManager, Session
 from specchat.app.chat.second_reading import AlignedReply, Had, SecondReading, said_texts
@@ -97,14 +96,7 @@ def test_what_cannot_be_read_is_said(chat: Chat) -> None:
     running.fail("it failed")
     with pytest.raises(UsageError, match="tokens of this reply are not known"):
         chat.read(running)
-    with pytest.raises(UsageError, match="there is no reply"):
-        SecondReading(chat.requests, Conversation(), Reply())
     chat.reply.model, model = "another", chat.reply.model
     with pytest.raises(UsageError, match="this reply came from another: load that"):
         chat.read()
     chat.reply.model = model
-    chat.stepper.pause()
-    with pytest.raises(UsageError, match="while it is paused"):
-        chat.read()
-    chat.stepper.resume()
-    assert chat.read().begin(DRAFTERS).result(120)

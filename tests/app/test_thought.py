@@ -75,23 +75,18 @@ def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers
     assert all(figures.tested)
 
 
-def test_markers_may_be_spread_over_tokens_and_share_them_with_the_text() -> None:
-    reply = written(["\n<", "thi", "nk>Hm", ".", "</th", "ink", ">\n", "\n", "Yes", " </think> no"])
-    assert shown(reply) == ("Hm.", "Yes </think> no")
-    assert (reply.thinking, reply.text) == ("Hm.", "Yes </think> no")
-    reply.take_figures()
-    assert reply.figures.thought.tokens == 8
-    assert not reply.thought.running
-
-
-@pytest.mark.parametrize("markers", [MARKERS, None])
 @pytest.mark.parametrize("text", ["<thing> is a tag", "The tag <think> is one</think>.", "  <thin"])
-def test_what_does_not_begin_with_the_marker_is_no_thinking(text: str, markers: Thinking | None) -> None:
-    reply = written(list(text), markers)
+def test_what_does_not_begin_with_the_marker_is_no_thinking(text: str) -> None:
+    reply = written(list(text))
     reply.add(Finished("r", FinishReason.EOS, "", "", 99.0))
     assert not reply.thought.there
     assert reply.text == text
     assert reply.figures.thought is None
+
+
+def test_markers_may_be_spread_over_tokens_and_share_them_with_the_text() -> None:
+    reply = written(["\n<", "thi", "nk>Hm", ".", "</th", "ink", ">\n", "\n", "Yes", " </think> no"])
+    assert shown(reply) == (reply.thinking, reply.text) == ("Hm.", "Yes </think> no")
 
 
 def test_a_stored_reply_knows_its_thinking_and_one_that_broke_off_inside_has_no_answer() -> None:

@@ -9,17 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.chat.conversation import Conversation, Prompt
-from specchat.app.chat.reply import Reply
 from specchat.app.chat.trace import Trace
-from specchat.app.chat.web_page import chat_data, render, trace_data
+from specchat.app.chat.web_page import render, trace_data
 from specchat.app.sanitize import escape_controls
-from specchat.app.ui.themes import FATES_ON_DARK, FATES_ON_LIGHT
-from specchat.engine import Admitted, Fate, Finished, FinishReason, Message, Metrics, Record, Request, Round, Sampling
+from specchat.engine import Finished, Message, Metrics, Record, Request, Round
 from tests.app.cli.commands.command import command
 from tests.app.recorded import TRACES, events_of_requests, replied, trace
 from tests.browser import Browser, needs_browser
-from tests.engine.records import make_round
 
 PAGE = Path(__file__).parents[2] / "app" / "chat" / "web_page"
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror=hacked=1><!--&lt;\u2028\x1b]0;x\x07\u202e"
@@ -53,15 +49,6 @@ def test_the_page_is_small_and_asks_no_network() -> None:
     assert len(page.encode()) < 200_000
     assert not re.search(r"https?:|src=|href=|@import|url\(", page)
     assert "default-src 'none'" in page
-
-
-def test_its_colours_are_those_of_the_app() -> None:
-    style = (PAGE / "page.css").read_text("utf-8")
-    assert "opacity" not in style
-    dark, light = style.split(':root[data-theme="light"]')
-    for part, colours in ((dark, FATES_ON_DARK), (light, FATES_ON_LIGHT)):
-        found = dict(re.findall(r"--(\w+): (#\w+)", part.split("}")[0]))
-        assert {f"fate-{fate.value}": found[fate.value] for fate in Fate} == colours
 
 
 @needs_browser
@@ -111,23 +98,6 @@ def test_panel_and_inspector_say_what_the_records_say(browser: Browser, tmp_path
 
 
 @needs_browser
-def test_what_is_copied_is_what_was_kept(browser: Browser, tmp_path: Path) -> None:
-    records = trace("usual")
-    show(browser, Trace(records).page(), tmp_path)
-    copied = browser.run(
-        "getSelection().selectAllChildren(document.querySelector('main'));"
-        "const event = new ClipboardEvent('copy', {clipboardData: new DataTransfer()});"
-        "document.dispatchEvent(event); return event.clipboardData.getData('text/plain')"
-    )
-    prompts = [r.messages[-1].content for r in records if isinstance(r, Request)]
-    pairs = zip(prompts, kept(records), strict=True)
-    assert copied == "\n\n".join(f"{prompt}\n\n{text}" for prompt, text in pairs).rstrip("\n")
-    browser.press("r")
-    shown = browser.run("return getComputedStyle(document.querySelector('main .rejected')).display")
-    assert shown == "none"
-
-
-@needs_browser
 def test_nothing_a_model_says_becomes_a_page(browser: Browser, tmp_path: Path) -> None:
     records: list[Record] = []
     for record in trace("sampled"):
@@ -146,16 +116,6 @@ def test_nothing_a_model_says_becomes_a_page(browser: Browser, tmp_path: Path) -
     assert browser.run("return window.hacked === undefined && document.images.length === 0")
     assert browser.run("return document.querySelector('.prompt').textContent") == escape_controls(HOSTILE)
     assert escape_controls(HOSTILE) in browser.run("return document.querySelector('.reply').textContent")
-
-
-@needs_browser
-def test_light_and_dark(tmp_path: Path) -> None:
-    with Browser(light=True) as browser:
-        show(browser, Trace(trace("code")).page(), tmp_path)
-        ground = "return getComputedStyle(document.body).backgroundColor"
-        assert browser.run(ground) == "rgb(251, 250, 247)"
-        browser.press("t")
-        assert browser.run(ground) == "rgb(15, 18, 24)"
 
 
 def test_a_notebook_shows_a_trace_in_a_frame() -> None:
@@ -200,21 +160,3 @@ def test_the_data_is_the_trace(tmp_path: Path) -> None:
     assert command("export", "--trace", file, "--out", tmp_path / "a.html").err.startswith("exported as")
     assert (tmp_path / "a.html").read_text("utf-8") == Trace.read(file).page()
     assert json.loads(command("export", "--trace", file, "--perfetto").out)["traceEvents"]
-
-
-def test_figures_are_rounded_once() -> None:
-    """19 of 21 is 90.48 %: 90, and not 91 by way of 90.5."""
-    rounds = [make_round(drafted=1, accepted=n > 1, rejected=n < 2, number=n, at=1.0 + n) for n in range(21)]
-    records = [Request("r", (Message("user", "?"),)), Admitted("r", 3, 0, 0.0, 0.5), *rounds]
-    data = trace_data(records, "trace")
-    assert data["replies"][0]["rounds"][-1]["figures"]["positions"] == [19 / 21]
-
-
-def test_a_reply_names_its_model_and_sampling() -> None:
-    reply = Reply("r")
-    reply.model = "smollm2-135m"
-    reply.add(Admitted("r", 3, 0, 0.0, 0.5, sampling=Sampling(temperature=0.6, top_k=20)))
-    reply.add(make_round())
-    reply.add(Finished("r", FinishReason.EOS, "", "", 2.0))
-    (shown,) = chat_data(Conversation(path=[Prompt("?"), reply]), "another")["replies"]
-    assert shown["ending"] == "complete · smollm2-135m · temperature 0.6 · top-k 20"

@@ -37,7 +37,7 @@ class Attempt:
 
 def fixed(key: str | None) -> list[Attempt]:
     """Connections that are the same in every run."""
-    return [*_bodies(key), *_frames(key), *_slow(key)]
+    return [*_bodies(key), *_slow(key)]
 
 
 def drawn(key: str | None) -> st.SearchStrategy[Attempt]:
@@ -63,8 +63,6 @@ def send(port: int, attempt: Attempt) -> int | None:
         with suppress(ConnectionResetError):
             while more := connection.recv(1 << 16):
                 data += more
-                if attempt.kind == "frame" and b"\r\n" in data:
-                    break  # such a request may leave the connection open
     found = re.match(rb"HTTP/1\.1 (\d{3}) ", data)
     return int(found[1]) if found else None
 
@@ -123,28 +121,6 @@ def _bodies(key: str | None) -> Iterator[Attempt]:
         b'{"messages": [' + b'{"role":"user","content":"x"},' * 20_000 + b'{"role":"user","content":"x"}]}',
     )
     return (_whole("body", path, body, key) for path, body in zip(cycle(PATHS), bodies, strict=False))
-
-
-def _frames(key: str | None) -> Iterator[Attempt]:
-    """Bytes that are not quite HTTP, or a route that is not there."""
-    head = _head(PATHS[0], 2, key)
-    lines = (
-        (b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", True),
-        (b"DELETE /v1/models HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", True),
-        (b"GET /%ff%00/../v1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", True),
-        (b"GET /v1/models/" + b"a" * 30_000 + b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", True),
-        (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 100_000 + b"\r\n\r\n", True),
-        (b"GET / HTTP/9.9\r\n\r\n", True),
-        (b"\r\n\r\n\r\n \r\n", True),
-        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x9f" * 200 + b"\r\n\r\n", True),
-        (head.replace(b"Content-Length: 2", b"Content-Length: -2") + b"{}", True),
-        (head.replace(b"Content-Length: 2", b"Content-Length: x") + b"{}", True),
-        (head.replace(b"Content-Length: 2", b"Transfer-Encoding: xchunked") + b"{}", True),
-        (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"zz\r\n{}\r\n0\r\n\r\n", True),
-        (head.replace(b"Content-Length: 2", b"Transfer-Encoding: chunked") + b"2\r\n{}\r\n0\r\n\r\n", True),
-        (head.replace(b"Content-Length: 2", b"Content-Length: 2\r\nContent-Length: 3") + b"{}", True),
-    )
-    return (Attempt("frame", (sent,), whole) for sent, whole in lines)
 
 
 def _partial(key: str | None) -> st.SearchStrategy[Attempt]:

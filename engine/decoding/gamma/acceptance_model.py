@@ -22,8 +22,10 @@ from specchat.engine.decoding.tree import LONGEST, Tree
 from specchat.engine.files import FILE_MODE, make_folder, replacing
 from specchat.engine.request import MAX_GAMMA
 
-_RATES: Final = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97)
+_RATES: Final = (0.004, 0.03, 0.1, 0.25, 0.4, 0.55, 0.7, 0.8, 0.9, 0.97, 0.995)
 """Grid of acceptance rates."""
+_SHARES: Final = (*(1.0,) * 9, 0.7, 0.3)
+"""What each counts where nothing is expected: the last two are close to each other."""
 _POWERS: Final = [[rate**n for rate in _RATES] for n in range(MAX_GAMMA + 1)]
 _STRENGTH = 4.0
 """Number of tested tokens that an expected rate counts for."""
@@ -282,9 +284,9 @@ def _likelihood(hits: float, misses: float) -> Sequence[float]:
 
 
 def _around(rate: float | None) -> list[float]:
-    """Belief for an expected rate; uniform for None."""
+    """Belief for an expected rate; nearly uniform for None."""
     hits, misses = (0.0, 0.0) if rate is None else (_STRENGTH * rate, _STRENGTH * (1 - rate))
-    return _normalised(_likelihood(hits, misses))
+    return _normalised([*map(mul, _SHARES, _likelihood(hits, misses))])
 
 
 def _normalised(weights: Sequence[float]) -> list[float]:

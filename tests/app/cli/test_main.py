@@ -1,6 +1,5 @@
 """The command line as a whole: one sentence for every mistake, and nothing heavy before it is needed."""
 
-import os
 import re
 import subprocess
 import sys
@@ -16,21 +15,18 @@ SERVER = ("uvicorn", "starlette", "prometheus_client", "httpx2")
 HEAVY = (*SERVER, "torch", "transformers", "tokenizers", "textual", "pydantic", "rich", "typer")
 
 
-@pytest.mark.parametrize("arguments", ["", "--gamma 3", "--drafter none --gamma auto"])
+@pytest.mark.parametrize("arguments", ["", "--gamma 3"])
 def test_the_chat_needs_a_terminal(arguments: str) -> None:
     for done in (command(*arguments.split(), stdin=b"hello"), command(*arguments.split(), terminal=False)):
         assert "is not a terminal, and the interface needs one" in done.sentence
         assert "specchat ask" in done.sentence
 
 
-@pytest.mark.parametrize("arguments", ["", "ask hello", "theory"])
+@pytest.mark.parametrize("arguments", ["", "ask hello"])
 def test_another_system_is_refused(arguments: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(sys, "platform", "win32")
-        assert (
-            command(*arguments.split()).sentence
-            == "specchat runs on Linux and macOS: on Windows, install it inside WSL"
-        )
+        assert command(*arguments.split()).sentence.startswith("specchat runs on Linux and macOS: on Windows")
 
 
 def test_sentences_are_one_line_and_harmless_whatever_was_typed() -> None:
@@ -44,7 +40,7 @@ def test_the_version_is_the_installed_one() -> None:
     assert command("--version").out == f"specchat {version('specchat')}\n"
 
 
-@pytest.mark.parametrize("arguments", ["--help", "-h", "ask --help", "replay --help", "models --help"])
+@pytest.mark.parametrize("arguments", ["--help", "ask --help", "models --help"])
 def test_help_is_plain_text_on_stdout(arguments: str) -> None:
     done = command(*arguments.split())
     assert (done.code, done.err) == (0, "")
@@ -70,11 +66,6 @@ def test_help_has_every_option_in_a_section_and_describes_every_drafter() -> Non
     assert set(documents) == {path.stem for path in (Path(__file__).parents[3] / "docs").glob("*.md")}
 
 
-@pytest.mark.parametrize("name", ["bench", "compare", "evaluate", "verify"])
-def test_the_help_of_greedy_commands_promises_no_sampling_of_the_model(name: str) -> None:
-    assert "the model's own" not in " ".join(command(name, "--help").out.split())
-
-
 @pytest.mark.parametrize(
     ("module", "unwanted"),
     [
@@ -87,12 +78,6 @@ def test_importing_a_command_loads_nothing_heavy(module: str, unwanted: tuple[st
     code = f"import sys, {module}; print([m for m in {unwanted!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_completion_answers_for_the_installed_command() -> None:
-    environment = os.environ | {"_SPECCHAT_COMPLETE": "complete_bash", "COMP_WORDS": "specchat re", "COMP_CWORD": "1"}
-    done = subprocess.run([SPECCHAT], env=environment, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.split() == ["replay"]
 
 
 def test_a_reader_that_leaves_early_is_no_error() -> None:

@@ -1,9 +1,8 @@
 """`specchat models`: the table, the JSON, the progress, and failures as one line."""
 
-import io
 import json
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr
 from pathlib import Path
 
 import pytest
@@ -45,21 +44,6 @@ def test_list(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytes
     assert not list(home.iterdir())
 
 
-def test_the_list_fits_a_narrow_terminal(
-    home: Path,  # noqa: ARG001 the fixture's folder is the home
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(models.Machine, "now", lambda _: Machine(4 * 10**9, 10**9, 24e9))
-    for columns in (80, 140):
-        monkeypatch.setenv("COLUMNS", str(columns))
-        screen = Output(terminal=True)
-        with redirect_stdout(screen):
-            assert run(["models", "list"]) == 0
-        lines = screen.text.splitlines()
-        assert max(map(len, lines)) <= columns
-        assert ("LICENCE" in lines[0]) == (columns == 140)
-
-
 def test_list_as_json(home: Path, gguf: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["models", "pull", str(gguf)]) == 0
     (home / "models" / DEFAULT_PRESET).mkdir()
@@ -98,16 +82,6 @@ def test_pull_reports_in_plain_lines(home: Path, gguf: Path, capsys: pytest.Capt
     assert capsys.readouterr().err == ""
     assert run(["models", "list"]) == 0
     assert str(folder) in capsys.readouterr().out
-
-
-def test_a_pipe_is_not_told_the_same_again() -> None:
-    stream = io.StringIO()
-    with redirect_stderr(stream), pull_progress() as progress:
-        for _ in range(3):
-            progress("fetch", "Waiting", None)
-        for hundredth in range(101):
-            progress("convert", "Converting", hundredth / 100)
-    assert stream.getvalue().splitlines() == ["Waiting", *(f"Converting {share}%" for share in (0, 25, 50, 75, 100))]
 
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,36 +82,6 @@ def test_every_emitted_token_has_the_style_of_its_fate(colours: pytest.MonkeyPat
     assert seen == {word: ("default", *look[1:]) if without else look for word, look in expected.items()}
 
 
-def test_lines_are_wrapped_at_words_and_spaces_have_no_lines(colours: pytest.MonkeyPatch) -> None:
-    colours.setenv("COLUMNS", "20")
-    pieces = (
-        " the",
-        " target",
-        " ver",
-        "ifies every",
-        " draft",
-        "ed token:\n",
-        "    code = 1\n",
-        "日本語の挨拶をしましょう！",
-    )
-    rounds = [
-        replace(make_round(drafted=1, accepted=0, rejected=True), pieces=("x",), last_piece=piece) for piece in pieces
-    ]
-    screen = pyte.Screen(20, 12)
-    pyte.Stream(screen).feed(printed(ColourPrinter, *rounds, END).replace("\n", "\r\n"))
-    lines = [line.rstrip() for line in screen.display]
-    assert lines[:5] == [
-        " the target verifies",
-        "every drafted token:",
-        "    code = 1",
-        "日本語の挨拶をしまし",
-        "ょう！",
-    ]
-    cells = [cell for line in screen.buffer.values() for cell in line.values()]
-    assert any(cell.underscore for cell in cells)
-    assert not any(cell.underscore for cell in cells if cell.data == " ")
-
-
 @pytest.mark.parametrize("terminal", [True, False])
 def test_a_reply_on_a_terminal_ends_with_its_figures(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
     errors = Output(terminal=terminal)
@@ -119,15 +89,6 @@ def test_a_reply_on_a_terminal_ends_with_its_figures(monkeypatch: pytest.MonkeyP
     printed(ColourPrinter, *one_of_each(), replace(END, reason=FinishReason.LENGTH))
     figures = r"token limit · .*2 of 3 accepted · .* tok/s · 5 tokens\x1b\[22m\n$"
     assert bool(re.search(figures, errors.text)) is terminal
-
-
-def test_sixteen_colours_will_do(colours: pytest.MonkeyPatch) -> None:
-    colours.delenv("COLORTERM")
-    colours.setenv("TERM", "xterm-16color")
-    shown = printed(ColourPrinter, *one_of_each(), END)
-    assert "38;2" not in shown
-    assert "38;5" not in shown
-    assert "\x1b[" in shown
 
 
 def first_reply(records: list[Record]) -> list[Record]:
@@ -152,13 +113,6 @@ def test_thinking_is_kept_out_of_stdout_and_a_terminal_is_told_how_much_it_was(
         assert thought.strip() not in errors.text
     shown = printed(partial(printer_type, thinking=True), *events)
     assert [part.strip() for part in shown.split("\n\n", 1)] == [escape_controls(thought).strip(), answer.strip()]
-
-
-def test_the_end_of_a_reply_belongs_to_what_it_ends() -> None:
-    thought = replace(make_round(drafted=0), last_piece="Hm", thinking=(True,))
-    end = replace(END, tail="</th", thinking=True)
-    assert printed(PlainPrinter, thought, end) == ""
-    assert printed(partial(PlainPrinter, thinking=True), thought, end) == "Hm</th\n"
 
 
 def test_the_object_has_thinking_apart_and_null_for_figures_that_divide_by_nothing() -> None:

@@ -15,6 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.waiting import PATIENCE_S, until
 
+PAGE = "http://localhost:3000"
+"""The page that may ask the server of the tests."""
+
 
 class Served:
     """A server that is running.

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given, settings
 
 from specchat.engine import Admitted, Finished, Round, from_json
-from tests.app.server.conftest import PAGE
-from tests.app.server.served import Served, chat
+from tests.app.server.served import PAGE, Served, chat
 from tests.stress import TRIES
 from tests.stress.fuzz_server import Attempt, drawn, fixed, send, verdict
 

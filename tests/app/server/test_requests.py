@@ -28,19 +28,11 @@ def chat(**more: object) -> ChatBody:
     return parse(ChatBody, json.dumps({"messages": [{"role": "user", "content": "hi"}], **more}).encode())
 
 
-@pytest.mark.parametrize(
-    ("setting", "body", "expected"),
-    [("auto", {}, None), ("off", {}, False), ("off", {"thinking": True}, True), ("auto", {"thinking": False}, False)],
-)
-def test_thinking_is_set_by_body_or_settings(setting: str, body: dict[str, object], expected: bool | None) -> None:
-    _, reading = request_of(chat(**body), Settings(thinking=setting))
-    assert reading.thinking == expected
-
-
-def test_a_value_that_the_body_lacks_is_that_of_the_defaults() -> None:
-    settings = Settings(top_k=5).with_model(Sampling(0.6, 20, 0.9))
-    request, _ = request_of(chat(top_p=0.5), settings)
-    assert request.sampling == Sampling(0.6, 5, 0.5)
+def test_what_the_body_lacks_is_that_of_the_defaults() -> None:
+    settings = Settings(top_k=5, thinking="off").with_model(Sampling(0.6, 20, 0.9))
+    request, reading = request_of(chat(top_p=0.5), settings)
+    assert (request.sampling, reading.thinking) == (Sampling(0.6, 5, 0.5), False)
+    assert request_of(chat(thinking=True), settings)[1].thinking is True
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Log-probabilities of prompts, as evaluation harnesses ask `/v1/completions` for them."""
 
 import json
-from itertools import pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -54,26 +53,6 @@ def test_a_harness_gets_the_log_probabilities_of_transformers(served: Served, mo
             best = [max(each.values()) for each in lists["top_logprobs"][1:-1]]
             assert best == pytest.approx(expected.amax(-1).tolist(), abs=1e-4)
     assert (bare["usage"]["prompt_tokens"], bare["usage"]["completion_tokens"]) == (sum(map(len, PROMPTS)), 0)
-
-
-def test_what_a_model_wrote_itself_is_its_likeliest_continuation(served: Served) -> None:
-    with served.http() as http:
-        written = http.post("/v1/completions", json={"prompt": PROMPTS[0], "max_tokens": 12, "logprobs": 1}).json()
-        logprobs = written["choices"][0]["logprobs"]["token_logprobs"]
-        text = "abc the"
-        ids = http.post("/tokenize", json={"prompt": text}).json()["tokens"]
-        echo = http.post("/v1/completions", json={"prompt": text, "max_tokens": 9, "echo": True}).json()["choices"][0]
-        whole = echo["text"]
-        assert whole.startswith(text)
-        stream = http.post(
-            "/v1/completions", json={"prompt": text, "max_tokens": 9, "echo": True, "stream": True, "logprobs": 2}
-        ).text
-        assert stream.count('"token_logprobs":[null,') == 1
-        (both,) = http.post(
-            "/v1/completions", json={"prompt": [ids], "n": 1, "best_of": 1, "suffix": None, **HARNESS}
-        ).json()["choices"]
-        assert both["text"].startswith(text)
-    assert all(later <= 0 for _, later in pairwise(logprobs))
 
 
 @pytest.mark.parametrize(

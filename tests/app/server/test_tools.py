@@ -14,8 +14,8 @@ from specchat.app.server.formats import ChatFormat
 from specchat.app.server.protocol import parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Admitted, Call, Finished, FinishReason, PartKind, Request
-from tests.app.server.replies import ReadingEngine, request_of, round_of
+from specchat.engine import Admitted, Call, Finished, FinishReason, PartKind
+from tests.app.server.replies import request_of, round_of
 from tests.engine.tiny import reciting_model, tiny_engine, tiny_tokenizer
 
 CLOCK = {"type": "function", "function": {"name": "clock", "description": "Tells the time."}}
@@ -23,6 +23,7 @@ PARAMETERS = {"type": "object", "properties": {"city": {"type": "string"}}, "req
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS, "strict": True}}
 BROKEN = {"type": "function", "function": {"name": "f", "strict": True, "parameters": {"type": "strng"}}}
 CHOSEN = {"type": "function", "function": {"name": "clock"}}
+DANCE = {"type": "function", "function": {"name": "dance"}}
 CALL = {"id": "abcdefgh1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Paris"}'}}
 TURNS = [
     {"role": "user", "content": "hi"},
@@ -63,11 +64,6 @@ def test_tools_calls_and_results_reach_the_engine() -> None:
     assert call.call_id == result.call_id == "abcdefgh1"
 
 
-def test_tools_that_may_not_be_called_are_left_out() -> None:
-    request, _ = request_of(body(tool_choice="none", parallel_tool_calls=False))
-    assert (request.tools, request.tool_choice, request.parallel_calls) == ((), "auto", False)
-
-
 @pytest.mark.parametrize(
     ("more", "field", "words"),
     [
@@ -77,46 +73,22 @@ def test_tools_that_may_not_be_called_are_left_out() -> None:
         ({"tools": [CLOCK, CLOCK]}, "tools", "clock is given more than once"),
         ({"tools": [CLOCK] * 129}, "tools", "at most 128"),
         ({"tool_choice": "sometimes"}, "tool_choice", "required"),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "dance"}}},
-            "tool_choice",
-            "none, auto, required, clock, weather",
-        ),
+        ({"tool_choice": DANCE}, "tool_choice", "none, auto, required, clock, weather"),
         ({"tools": [], "tool_choice": "required"}, "tool_choice", "'required', but `tools` is missing"),
         ({"tools": None, "tool_choice": CHOSEN}, "tool_choice", "'clock', but `tools` is missing"),
-        (
-            {
-                "tool_choice": {
-                    "type": "allowed_tools",
-                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "dance"}}]},
-                }
-            },
-            "tool_choice",
-            "'dance': it must be one of",
-        ),
+        ({"tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [DANCE]}}}, "tool_choice",
+         "'dance': it must be one of"),
         ({"tools": [BROKEN]}, "tools", "the parameters of the tool f: the JSON schema cannot be used"),
         ({"messages": [TURNS[0], called("not json")]}, ARGUMENTS, "not the text of a JSON object"),
         ({"messages": [TURNS[0], called("[1]")]}, ARGUMENTS, "not the text of a JSON object"),
         ({"messages": TURNS[::2]}, "messages.1.tool_call_id", "messages.1 is the result of no call"),
         ({"messages": [TURNS[0], {"role": "tool", "content": "x"}]}, "messages.1.tool_call_id", "of no call"),
     ],
-)
+)  # fmt: skip
 def test_what_is_wrong_with_tools_is_said_with_the_field(more: dict[str, Any], field: str, words: str) -> None:
     with pytest.raises(ApiError, match=words) as error:
         request_of(body(**more))
     assert (error.value.status, error.value.param) == (400, field)
-
-
-def test_a_result_that_does_not_fit_is_refused_with_the_field() -> None:
-    class LongEngine(ReadingEngine):
-        def prompt_ids(self, request: Request) -> list[int]:
-            return [1] * len(request.messages[-1].parts[0].text)
-
-    engine: Any = LongEngine()
-    long = [*TURNS[:2], TURNS[2] | {"content": "x" * 10_000_000}]
-    with pytest.raises(ApiError, match="the context holds 100: shorten it") as error:
-        requests_of(body(messages=long), "c", Defaults(engine, Settings(), 100))
-    assert (error.value.status, error.value.param) == (400, "messages")
 
 
 def events(*said: str | Call, reason: FinishReason = FinishReason.EOS) -> Iterator[Any]:
@@ -193,26 +165,13 @@ def test_allowed_tools_are_the_ones_that_may_be_called() -> None:
     assert request.tool_choice == "required"
 
 
-def test_a_reply_of_calls_alone_has_no_content_and_one_that_is_cut_says_so() -> None:
-    (*_, last), whole = answered(list(events("\n", Call("a", "clock", "{}"), reason=FinishReason.LENGTH)))
-    assert whole["message"]["content"] is None
-    assert whole["finish_reason"] == last["finish_reason"] == "length"
-
-
 def test_the_model_calls_a_tool() -> None:
     tokenizer = tiny_tokenizer()
-    pieces = [
-        "]",
-        "Let me look.",
-        "<tool_call>",
-        '{"name": "weather", ',
-        '"arguments": {"city": ',
-        '"Paris"}}',
-        "</tool_call>",
-    ]
-    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces[1:]])
+    call = ["<tool_call>", '{"name": "weather", ', '"arguments": {"city": ', '"Paris"}}', "</tool_call>"]
+    pieces = ["Let me look.", *call]
+    tokenizer.add_tokens([AddedToken(piece, special=False, normalized=False) for piece in pieces])
     tokenizer.chat_template = TOOLS
-    recited = [tokenizer.convert_tokens_to_ids(piece) for piece in pieces[1:]]
+    recited = [tokenizer.convert_tokens_to_ids(piece) for piece in pieces]
     with tiny_engine(reciting_model(tokenizer, [*tokenizer.encode("]"), *recited])) as engine:
         assert engine.wait_ready().tools
         defaults = Defaults(engine, Settings(drafter="none"), engine.wait_ready().context)
@@ -226,7 +185,7 @@ def test_the_model_calls_a_tool() -> None:
         assert sent[-1]["finish_reason"] == "tool_calls"
         (request,) = requests_of(body(messages=TURNS[:1], tools=[CLOCK]), "d", defaults)
         kept = answered(list(engine.stream(request)))[1]
-        assert kept["message"]["content"] == "".join(pieces[1:])  # a tool that does not exist
+        assert kept["message"]["content"] == "".join(pieces)  # a tool that does not exist
         assert kept["finish_reason"] == "stop"
         (request,) = requests_of(body(tools=[]), "e", defaults)
         assert "[tool]18 °C[assistant]" in tokenizer.decode(request.prompt_ids)

@@ -27,11 +27,6 @@ ENTRIES: dict[str, tuple[str, str, dict[str, Any]]] = {
             ],
         },
     ),
-    "specchat.engine.config": (
-        'calm: int = _loaded(1, "Calmer replies.", "N", MODEL, ONE_OR_MORE)',
-        "queue: int",
-        {"start": 3, "control": [f"calm, {NUMBER}: calmer replies"]},
-    ),
     "specchat.app.settings.settings": (
         'calm: int = setting(1, "Calmer replies.", "N", engine.MODEL, engine.ONE_OR_MORE)',
         "exports: str",

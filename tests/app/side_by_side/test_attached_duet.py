@@ -1,7 +1,5 @@
 """A local lane next to an attached server: when it is asked, what its figures are, and how it fails."""
 
-import socket
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,17 +7,14 @@ import pytest
 
 from specchat.app.chat.archive import NoArchive
 from specchat.app.chat.reply import Reply
-from specchat.app.cli.commands.chat import duets
 from specchat.app.settings.settings import Settings
 from specchat.app.side_by_side.duet import Duet, SideOptions, attached_duet
 from specchat.app.sources.attached import AttachedEngine
-from specchat.app.storage.store import Store
 from specchat.app.ui.widgets.side_summary import server_texts
-from specchat.engine import Died, Finished, FinishReason, Loading, Ready
+from specchat.engine import Died, Finished, FinishReason, Ready
 from tests.app.server.served import Served
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
-from tests.terminal import Terminal
 from tests.waiting import PATIENCE_S, until
 
 LONG = 200
@@ -108,21 +103,6 @@ def test_what_llama_cpp_tells_comes_as_it_comes(duet_of: Callable[..., Duet]) ->
         assert body["max_tokens"] == 12
 
 
-@pytest.mark.slow
-def test_ready_waits_for_the_server_and_nothing_else_does(duet_of: Callable[..., Duet]) -> None:
-    """A server accepts the connection and sends nothing: the app continues, and asks once it has answered or gone."""
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        duet = duet_of(f"127.0.0.1:{silent.getsockname()[1]}")
-        seen: list[object] = []
-        while not any(isinstance(record, Loading) and record.stage == "attach" for record in seen):
-            seen += duet.drain()
-        assert not any(isinstance(record, Ready) for record in seen)
-        assert duet.labels[1].startswith("http://127.0.0.1:")
-    left, right = ask(duet)
-    assert left.reason is FinishReason.LENGTH
-    assert "cannot be reached" in right.message
-
-
 def test_a_server_that_dies_in_mid_reply_fails_in_its_lane(duet_of: Callable[..., Duet]) -> None:
     with Recorded(shapes.LLAMA_CPP, {CHAT: (*shapes.LLAMA_CPP_STREAM[:4], BREAK)}) as server:
         left, right = ask(duet_of(server.url))
@@ -130,14 +110,6 @@ def test_a_server_that_dies_in_mid_reply_fails_in_its_lane(duet_of: Callable[...
     assert (right.reason, right.text) == (FinishReason.ERROR, "1. Gra")
     assert "ask again" in right.message
     assert server_texts((left, right), greedy=True, same_prompt=True) == ("not compared: a reply is not complete", None)
-
-
-@pytest.mark.slow
-def test_a_setting_that_the_server_does_not_take_is_said_in_its_lane(duet_of: Callable[..., Duet]) -> None:
-    with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
-        left, right = ask(duet_of(server.url, lenience=0.5, temperature=0.8, seed=1))
-    assert left.reason is FinishReason.LENGTH
-    assert right.message == "a server accepts drafts as it was started to: leave out --lenience"
 
 
 def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> None:
@@ -149,41 +121,6 @@ def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> No
         wait(duet, lambda: duet.done)
         assert [reply.reason for reply in (lane.reply for lane in duet.lanes)] == [FinishReason.CANCELLED] * 2  # type: ignore[union-attr]
         assert not [path for path, _ in server.asked if path == CHAT]
-
-
-@pytest.mark.slow
-def test_both_models_are_told_apart_by_their_lane(model: Path, tmp_path: Path) -> None:
-    """With a chat at a server, `--target` is the server's model; the lane here has that of the settings."""
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "settings.toml").write_text(f'target = "{model}"\n')
-    with Recorded(shapes.PLAIN, {CHAT: shapes.PLAIN_STREAM}) as server:
-        make = duets(None, server.url, "gpt-y", {"target": "gpt-y"})
-        duet = make(Settings(target="gpt-y", dtype="float32", max_tokens=4))
-        assert duet.targets[0] == str(model)
-        duet.connect(NoArchive())
-        _left, right = ask(duet)
-        assert duet.targets == (str(model), "gpt-y")
-        assert (duet.labels[1], right.model) == ("OpenAI protocol", "gpt-y")
-        assert (right.thinking, right.text) == ("Hm.", "Hi there")
-        assert [body["model"] for path, body in server.asked if path == CHAT] == ["gpt-y"]
-        duet.end()
-
-
-@pytest.mark.slow
-def test_in_a_terminal(model: Path, tmp_path: Path) -> None:
-    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}, key="secret") as server:
-        options = ("--target", model, "--dtype", "float32", "--max-tokens", 12)
-        arguments = (sys.executable, "-m", "specchat", "--side-by-side", "--attach", server.url, *options)
-        with Terminal(*arguments, SPECCHAT_HOME=str(tmp_path), SPECCHAT_API_KEY="secret") as terminal:
-            terminal.wait_for("right llama.cpp · timed by its stream m")
-            terminal.wait_for(f"The right lane is the server at {server.url}")
-            terminal.type(
-                "the quick brown fox\r", "they part at character 1; texts compared: a server gives no token ids"
-            )
-            terminal.wait_for("nothing is predicted for a server")
-            assert terminal.leave("\x11") == 0
-    titles = [chat.title for chat in Store(tmp_path / "data" / "specchat.db").chats()]
-    assert titles == ["the quick brown fox"]
 
 
 def test_texts_are_compared_where_they_can_be() -> None:

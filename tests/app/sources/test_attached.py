@@ -11,7 +11,7 @@ import pytest
 
 from specchat.app.sources.attached import AttachedEngine
 from specchat.engine import Engine, EngineConfig, EngineError, Outbox, Round, read_trace
-from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Loading, Ready
+from specchat.engine.events import Admitted, Died, Event, Finished, FinishReason, Ready
 from specchat.engine.request import Message, Request
 from specchat.engine.settings import Sampling
 from tests.app.cli.commands.command import command
@@ -20,13 +20,6 @@ from tests.app.sources.servers.recorded import CHAT, QUEUE, Recorded, first, met
 from tests.engine.tiny import ended, run_together
 
 ASKED = (Message("user", "the quick brown fox"),)
-
-
-@pytest.fixture(scope="module")
-def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    options = ("--dtype", "float32", "--slots", 2)
-    with Served("--target", model, *options, home=tmp_path_factory.mktemp("home"), key="secret") as server:
-        yield server
 
 
 @pytest.fixture
@@ -91,18 +84,15 @@ def test_a_reply_that_waits_at_the_server_is_cancelled_at_once() -> None:
         attached.close()
 
 
-def test_it_counts_the_tokens_of_a_prompt(attached: AttachedEngine, served: Served) -> None:
+def test_prompts_are_counted_and_turns_that_do_not_fit_are_left_out_or_said(
+    attached: AttachedEngine, served: Served
+) -> None:
+    ready = first(attached)
     attached.count(ASKED)
     counted = attached.outbox.get(60)
     with served.http() as http:
         made = http.post("/v1/chat/completions", json=chat(ASKED[0].content, max_tokens=1)).json()
     assert counted.tokens == made["usage"]["prompt_tokens"]
-
-
-def test_turns_that_do_not_fit_are_left_out_and_said(attached: AttachedEngine) -> None:
-    attached.start()
-    while not isinstance(ready := attached.outbox.get(60), Ready):
-        assert ready is None or isinstance(ready, Loading)
     turns = [Message(role, f"{role} says the quick brown fox") for role in ("user", "assistant")] * ready.context
     messages = (*turns[: ready.context], *ASKED)
     box = Outbox()
@@ -111,6 +101,8 @@ def test_turns_that_do_not_fit_are_left_out_and_said(attached: AttachedEngine) -
     assert admitted.left_out == tuple(range(len(admitted.left_out)))
     assert 0 < len(admitted.left_out) < len(messages)
     assert admitted.prompt_tokens <= ready.context - 4
+    ((last,),) = run_together(attached, [Request("r", (Message("user", "fox " * 400),))])
+    assert (last.reason, "and the context holds 256" in last.message) == (FinishReason.ERROR, True)
 
 
 def test_a_pause_holds_rounds_back(attached: AttachedEngine) -> None:
@@ -141,12 +133,6 @@ def test_a_pause_holds_rounds_back(attached: AttachedEngine) -> None:
 def test_what_the_protocol_cannot_carry_is_refused(attached: AttachedEngine, request_: Request, words: str) -> None:
     with pytest.raises(EngineError, match=words):
         attached.submit(request_)
-
-
-def test_the_message_of_the_server_is_shown(attached: AttachedEngine) -> None:
-    ((last,),) = run_together(attached, [Request("r", (Message("user", "fox " * 400),))])
-    assert last.reason is FinishReason.ERROR
-    assert "and the context holds 256" in last.message
 
 
 def test_a_wrong_key_and_a_missing_server_are_named(served: Served) -> None:

@@ -1,13 +1,12 @@
 """A trace is played at its own speed by the clock it is given, and held by a stepper, which loses no round."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
-from specchat.app.sources.player import IDLE_S, Player
-from specchat.app.sources.source import Part, Stepper
-from specchat.engine import CacheUse, Counted, EngineError, Message, Record, Request, Round
+from specchat.app.sources.player import Player
+from specchat.app.sources.source import Stepper
+from specchat.engine import EngineError, Message, Record, Request, Round
 from tests.app.recorded import Clock, trace
 
 
@@ -31,25 +30,6 @@ def test_gives_every_record_once_and_in_order(clock: Clock) -> None:
     assert drained(player, clock, 100) == []
     with pytest.raises(EngineError, match="replay"):
         player.submit(Request("a", (Message("user", "?"),)))
-
-
-def test_keeps_the_time_between_rounds(clock: Clock) -> None:
-    player = Player(trace(), clock=clock)
-    player.start()
-    rounds = [r for r in trace() if isinstance(r, Round)]
-    while not any(isinstance(r, Round) for r in player.drain()):
-        clock.now += 0.001
-    begun = clock.now
-    drained(player, clock, rounds[50].at - rounds[0].at - 0.01)
-    assert rounds[50] in drained(player, clock, 0.02)
-    assert clock.now - begun == pytest.approx(rounds[50].at - rounds[0].at, abs=0.02)
-
-
-def test_shortens_the_time_between_replies(clock: Clock) -> None:
-    records = trace()
-    second = [i for i, record in enumerate(records) if isinstance(record, Request)][1]
-    later = [r if isinstance(r, Request) else replace(r, at=r.at + 500) for r in records[second:]]
-    assert Player(records[:second] + later, clock=clock).duration <= Player(records, clock=clock).duration + IDLE_S
 
 
 def test_pauses_changes_speed_and_begins_again(clock: Clock) -> None:
@@ -98,7 +78,7 @@ def stepper_of(name: str) -> tuple[Stepper, Player, Clock]:
     return stepper, player, clock
 
 
-@pytest.mark.parametrize("name", ["chat", "detail", "lanes"])
+@pytest.mark.parametrize("name", ["detail", "lanes"])
 def test_stepping_through_everything_gives_every_record_once_and_in_order(name: str) -> None:
     stepper, _player, _clock = stepper_of(name)
     given: list[Record] = []
@@ -106,17 +86,6 @@ def test_stepping_through_everything_gives_every_record_once_and_in_order(name: 
         given += stepper.drain()
         stepper.step()
     assert given == trace(name)
-
-
-def test_answers_about_prompts_and_the_cache_pass_a_held_round() -> None:
-    stepper, player, _clock = stepper_of("detail")
-    answers = [CacheUse(32, 1, 64, (), 0.0), Counted(3, 0.0)]
-    stepper.step()
-    stepper.drain()
-    ((record, _part),) = stepper.shown
-    player.drain = lambda: list(answers)  # type: ignore[method-assign]
-    assert stepper.drain() == answers
-    assert stepper.shown == [(record, Part.DRAFTED)]
 
 
 @pytest.mark.parametrize("end", [Stepper.resume, Stepper.close])

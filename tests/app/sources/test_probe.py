@@ -33,8 +33,7 @@ def nvml(*uuids: str, broken: bool = False) -> ModuleType:
 @pytest.mark.parametrize(
     ("library", "text"),
     [
-        (nvml("GPU-1a", "GPU-2b"), "41 % · 2.5 GB of 80.0 GB"), (None, ""), (nvml("GPU-1a"), ""),
-        (nvml("GPU-2b", broken=True), ""),
+        (nvml("GPU-1a", "GPU-2b"), "41 % · 2.5 GB of 80.0 GB"), (None, ""), (nvml("GPU-2b", broken=True), ""),
     ],
 )  # fmt: skip
 def test_the_gpu_is_found_among_equals(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None, text: str) -> None:

@@ -55,6 +55,7 @@ def test_a_server_that_ends_costs_one_call(client: ToolClient, capfd: pytest.Cap
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_costs_one_call() -> None:
     with ToolClient([ToolServer("slow", sys.executable, [SCRIPT], time_limit=5)]) as slow:
         assert slow.call("hang", "{}") == "error: the MCP server slow did not answer within 5 s"

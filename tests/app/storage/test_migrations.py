@@ -58,9 +58,8 @@ def test_what_version_2_stored_becomes_a_tree_of_the_same_turns(path: Path) -> N
         assert paths(store)["Deleted"] == [("Bye", 1, 1)]
 
 
-@pytest.mark.parametrize(
-    ("version", "statements"), [(2, 1), (2, 2), (2, 3), (2, 4), (11, 1), (11, 7), (11, 11), (11, 13)]
-)
+@pytest.mark.daily(2)
+@pytest.mark.parametrize(("version", "statements"), [(2, 1), (2, 2), (2, 4), (11, 1), (11, 7), (11, 11), (11, 13)])
 def test_a_migration_that_is_killed_is_done_by_the_next_start(path: Path, version: int, statements: int) -> None:
     """The process kills itself, without any clean-up, after the n-th statement of the migration of this version."""
     shutil.copy(VERSION_2 if version == 2 else VERSION_11, path)

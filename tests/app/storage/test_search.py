@@ -38,9 +38,6 @@ def test_titles_come_first_and_then_the_newest_messages(store: Store) -> None:
     assert found(store, "oldest alfama")
     assert not found(store, "oldest porto")
     assert not found(store, "  ")
-
-
-def test_accents_and_case_do_not_matter(store: Store) -> None:
     store.create_chat("São João")
     assert found(store, "SAO joa") == [("São João", "", "[São] [João]")]
 

@@ -85,22 +85,6 @@ def test_only_prompts_without_replies_are_taken_back(store: Store) -> None:
     assert [m.content for m in store.messages(chat)] == ["asked", ""]
 
 
-def test_each_program_has_an_unsent_text_of_its_own(tmp_path: Path) -> None:
-    path = tmp_path / "chats.db"
-    with Store(path) as first, Store(path) as second:
-        assert first.unsent.texts() == second.unsent.texts() == {}
-        first.unsent.keep(0, "of the first")
-        second.unsent.keep(0, "of the second")
-        first.unsent.keep(7, "of a chat")
-        assert first.unsent.texts() == {0: "of the first", 7: "of a chat"}
-        assert second.unsent.texts() == {0: "of the second", 7: "of a chat"}
-        first.unsent.keep(0, "")
-    with Store(path) as alone:
-        assert alone.unsent.texts() == {0: "of the second", 7: "of a chat"}
-        with Store(path) as beside:
-            assert beside.unsent.texts() == {7: "of a chat"}
-
-
 class StoreMachine(RuleBasedStateMachine):
     """Random actions on a store, compared with a dictionary; reopening in between."""
 

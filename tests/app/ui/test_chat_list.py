@@ -23,18 +23,6 @@ async def test_times_stay_when_the_list_begins_to_scroll(tmp_path: Path) -> None
         assert all(line.endswith(("d", "w")) for line in lines(stage)), lines(stage)
 
 
-async def test_titles_of_pinned_chats_begin_in_the_same_column(tmp_path: Path) -> None:
-    stage = Stage(tmp_path)
-    stage.chats("First", "Second")
-    async with stage.started(WIDE, "ctrl+b", "p") as pilot:
-        pinned, other = lines(stage)[:2]
-        assert pinned.startswith(" ▴ Second")
-        assert other.startswith("   First")
-        await stage.press(pilot, "enter")
-        await stage.answer(pilot, 5)
-        assert lines(stage)[0].startswith(" ● Second")
-
-
 async def test_titles_of_forks_differ_and_their_ends_are_visible(tmp_path: Path) -> None:
     stage = Stage(tmp_path)
     async with stage.started(WIDE, events=None) as pilot:

@@ -9,8 +9,6 @@ import pytest
 from textual.pilot import Pilot
 
 from specchat.app.chat.exchange import as_json
-from specchat.app.settings.settings_file import load_settings
-from specchat.app.ui.screens.dialogs import ContextScreen
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from specchat.engine import Admitted
 from tests.app.stage import QUESTION, Stage, lines_of, run
@@ -45,11 +43,9 @@ async def three_turns(stage: Stage, pilot: Pilot[None]) -> None:
     await answered(stage, pilot, "And in one word?", (0, 1, 2, 3))
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks(snap_compare: Callable[..., bool], tmp_path: Path, size: tuple[int, int]) -> None:
+def test_looks(snap_compare: Callable[..., bool], tmp_path: Path) -> None:
     stage = Stage(tmp_path, when_full="drop-oldest")
-    keys = ("alt+c",) if size == NARROW else ()
-    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, three_turns, *keys))
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, three_turns))
 
 
 async def test_the_bar_has_all_that_is_sent(stage: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,21 +89,6 @@ async def test_stop_keeps_the_prompt_and_says_why(stage: Stage) -> None:
         assert stage.engine.submitted[0].when_full == "drop-oldest"
 
 
-async def test_the_setting_is_chosen_shown_and_stored(tmp_path: Path) -> None:
-    file = tmp_path / "config" / "settings.toml"
-    stage = Stage(tmp_path, file=file)
-    async with stage.started(NARROW) as pilot:
-        for way in ("alt+c", "/context"):
-            await (stage.send(pilot, way) if way.startswith("/") else stage.press(pilot, way))
-            assert isinstance(stage.app.screen, ContextScreen)
-            await stage.press(pilot, "escape")
-        await stage.press(pilot, "alt+c", "3")
-        assert stage.said[-1] == "when full keep-ends · from the next reply on"
-        await stage.send(pilot, "/context forget")
-        assert stage.said[-1] == "when-full 'forget' is not known: choose one of stop, drop-oldest, keep-ends"
-    assert load_settings(file)[0].when_full == "keep-ends"
-
-
 def without_speed(line: str) -> str:
     """The line below a reply without the speedup, which is measured against other plain rounds than before."""
     return re.sub(r"[\d.]+× faster", "", line)
@@ -134,10 +115,3 @@ async def test_what_the_model_was_not_told_is_grey_and_stays_so_in_the_store(sta
         await answered(stage, pilot, "Thanks.")
         assert not again.left_out
         assert not any("not told" in line for line in lines_of(stage))
-
-
-async def test_a_place_is_examined_with_what_the_model_was_told(stage: Stage) -> None:
-    async with stage.after(three_turns, WIDE) as pilot:
-        await stage.press(pilot, "f6")
-        request, _ = stage.engine.examined[-1]
-        assert [message.content for message in request.messages] == ["And in one word?"]

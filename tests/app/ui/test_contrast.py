@@ -23,7 +23,6 @@ SCREENS = {
     "search": ("ctrl+k", "l"), "slash": ("/",), "palette": ("ctrl+p",), "keys": ("f6", "question_mark"),
     "lines": ("f6", "l"), "timeline": ("f6", "t"), "rename": ("ctrl+b", "r"), "side": ("ctrl+y",),
 }  # fmt: skip
-QUICK = ("watch", "palette")
 
 
 def cells(stage: Stage) -> Iterator[Segment]:
@@ -73,10 +72,8 @@ def test_frames_without_the_focus_are_quieter_and_every_fate_can_be_read(name: s
     assert all(themes.contrast(Color.parse(colour), background) >= 4.4 for colour in (*fates, colours["quiet"]))
 
 
-@pytest.mark.daily(2)
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCREENS]
-)
+@pytest.mark.daily(1)
+@pytest.mark.parametrize("name", SCREENS)
 async def test_everything_on_screen_can_be_read(tmp_path: Path, name: str) -> None:
     stage, found = Stage(tmp_path), {}
     stage.chats("Sort a list in place", "Lisbon in spring")
@@ -96,11 +93,9 @@ async def test_everything_on_screen_can_be_read(tmp_path: Path, name: str) -> No
 
 VIEWS = {"tokens": (), "markdown": ("ctrl+t",)}
 CHANGED = {
-    "inspector": ("f6",), "help": ("f1",), "figures": ("f6", "d"), "theory": ("f6", "h"), "controls": ("f9",),
+    "help": ("f1",), "figures": ("f6", "d"), "theory": ("f6", "h"), "inspector": ("f6",), "controls": ("f9",),
     "drafts": ("f6", "c"), "models": ("ctrl+backslash",), "messages": ("ctrl+e",), "context": ("alt+c",),
 }  # fmt: skip
-OF_EVERY_DAY = ("inspector", "theory", "controls")
-SOME_THEMES = ("dracula", "rose-pine-dawn", "ansi-dark", "ansi-light")
 
 
 async def drawn_cells(folder: Path, first: str, theme: str, keys: tuple[str, ...]) -> list[Any]:
@@ -122,20 +117,10 @@ def colours(part: Any) -> tuple[Any, ...]:
     return (part.style.color, part.style.bgcolor) if part.style else ()
 
 
-@pytest.mark.daily(4)
-@pytest.mark.parametrize(
-    "name",
-    [*VIEWS, *(name if name in OF_EVERY_DAY else pytest.param(name, marks=pytest.mark.slow) for name in CHANGED)],
-)
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("name", VIEWS | CHANGED)
 async def test_every_part_of_a_screen_has_the_new_colours(tmp_path: Path, name: str) -> None:
     await check(tmp_path, themes.LIGHT.name, (VIEWS | CHANGED)[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("theme", SOME_THEMES)
-@pytest.mark.parametrize("name", VIEWS)
-async def test_a_theme_reaches_an_open_reply_in_both_views(tmp_path: Path, name: str, theme: str) -> None:
-    await check(tmp_path, theme, VIEWS[name])
 
 
 async def check(folder: Path, theme: str, keys: tuple[str, ...]) -> None:

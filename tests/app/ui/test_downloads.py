@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 from textual.events import Key
-from textual.widgets import Static
 
 from specchat.app.chat.request_manager import Session
 from specchat.app.sources.pull import Pull
@@ -87,26 +86,3 @@ async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(
         await stage.comes(pilot, lambda: isinstance(stage.app.screen, ChoiceScreen))
         assert not stage.made
         await stage.press(pilot, "2")
-
-
-async def test_a_download_is_asked_for_with_its_size(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(stage, pilot, monkeypatch)
-        monkeypatch.setattr(download_actions, "downloads", to_download)
-        del stage.app.actions.models.downloads.pulls["qwen3.5-4b"]
-        for answer, expected in (("2", []), ("1", ["qwen3.5-4b"])):
-            assert isinstance(await stage.press(pilot, "home", "down", "enter"), ChoiceScreen)
-            assert "download qwen3.5-4b?" in str(stage.app.screen.query_one("#choice").border_title)
-            sentence = str(stage.app.screen.query_one("#choice-sentence", Static).content)
-            assert sentence == "Apache-2.0 · needs 3.1 GB of memory · 90.0 GB of disk free"
-            await stage.press(pilot, answer)
-            assert begun == expected
-        await stage.press(pilot, "escape")
-        await stage.send(pilot, "/model qwen3.5-4b")
-        await stage.press(pilot, "2")
-        assert not stage.made
-        await stage.send(pilot, "/model qwen3.5-4b")
-        await stage.press(pilot, "1")
-        assert stage.made[0][0].target == "qwen3.5-4b"

@@ -16,7 +16,7 @@ from specchat.engine import JSON_OBJECT, Fate, Record, Round
 from specchat.engine.events import Admitted
 from tests.app.recorded import trace
 from tests.app.stage import Stage, run
-from tests.app.views import NARROW, WIDE
+from tests.app.views import WIDE
 
 pytestmark = pytest.mark.slow
 MEETING = {
@@ -27,7 +27,6 @@ MEETING = {
     "notes": "Two days are enough for the old town, the river and a tram. " * 3 + "\nBring shoes.",
     "tags": [],
 }
-SIZES = pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 
 
 def recorded(text: str) -> list[Record]:
@@ -56,16 +55,9 @@ async def answered(stage: Stage, pilot: Pilot[None], count: int | None = None) -
     await stage.answer(pilot, count)
 
 
-@SIZES
-def test_looks(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int, int]) -> None:
-    keys = ("ctrl+l", "v", *["down"] * 8)
-    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, *keys))
-
-
-@SIZES
-def test_looks_while_it_is_written(snap_compare: Callable[..., bool], stage: Stage, size: tuple[int, int]) -> None:
-    before = run(stage, partial(answered, count=14), *"/tree", "enter")
-    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+def test_looks(snap_compare: Callable[..., bool], stage: Stage) -> None:
+    before = run(stage, answered, "ctrl+l", "v", *["down"] * 8)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)
 
 
 def tree_of(stage: Stage) -> Tree[Any]:

@@ -1,9 +1,7 @@
 """Keys changed in the settings, vim keys, jumping to a message, the list of active keys, theme files."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
 from textual.widgets import Static
 
 from specchat.app.settings.settings import Settings
@@ -14,8 +12,8 @@ from specchat.app.ui.screens.help import HelpScreen, KeysScreen
 from specchat.app.ui.screens.lists import SearchScreen
 from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.key_bar import KeyBar
-from tests.app.stage import FOLLOW_UP, Stage, lines_of, run
-from tests.app.views import NARROW, WIDE, screen_of
+from tests.app.stage import FOLLOW_UP, Stage, lines_of
+from tests.app.views import WIDE, screen_of
 
 KEYS = """
 theme = "specchat-dark"
@@ -29,16 +27,6 @@ chat.details = ["ctrl+x", "i"]
 "chat.watch" = "f8"
 "chats.pin" = "hyperspace"
 "chats.delete" = 3
-"""
-THEME = """
-name = "paper"
-primary = "#aa3300"
-background = "white"
-foreground = "#111111"
-dark = false
-
-[fates]
-accepted = "#005500"
 """
 
 
@@ -129,15 +117,6 @@ async def test_keys_of_vim_move_where_nothing_is_typed(stage: Stage) -> None:
             await stage.press(pilot, key)
             places.append(listed.highlighted)
         assert places == [1, 0, 2, 0]
-        await stage.press(pilot, "escape")
-        await stage.answer(pilot)
-        transcript = screen_of(stage).transcript
-        transcript.focus()
-        end, lines = transcript.scroll_offset.y, []
-        for key in ("k", "j", "ctrl+u", "g", "G"):
-            await stage.press(pilot, key)
-            lines.append(end - transcript.scroll_offset.y)
-        assert lines == [1, 0, transcript.size.height // 2, end, 0]
 
 
 async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
@@ -154,18 +133,3 @@ async def test_a_letter_leads_to_a_message(stage: Stage) -> None:
         assert not isinstance(await stage.press(pilot, "apostrophe"), JumpScreen)
         transcript.focus()
         assert not isinstance(await stage.press(pilot, "alt+j", "escape"), JumpScreen)
-
-
-async def test_a_theme_from_the_folder(tmp_path: Path) -> None:
-    stage = with_files(tmp_path, "", paper=THEME)
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/theme paper")
-        assert stage.app.theme == "paper"
-        assert stage.app.get_css_variables()["fate-accepted"] == "#005500"
-
-
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks(snap_compare: Any, stage: Stage, size: tuple[int, int]) -> None:
-    stage.chats("one", "two")
-    before = run(stage, Stage.ready, "ctrl+b", "question_mark")
-    assert snap_compare(stage.app, terminal_size=size, run_before=before)

@@ -2,10 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-from textual.pilot import Pilot
-
-from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.ui.actions.views import BETTER_MODELS
 from specchat.app.ui.widgets.composer import Composer
@@ -33,29 +29,18 @@ def instruments(stage: Stage) -> list[bool]:
     return [stage.app.chat_screen.query_one(kind).display for kind in (Panel, Timeline)]
 
 
-async def test_the_first_reply_is_watched_and_later_starts_open_in_the_chat_view(tmp_path: Path) -> None:
+async def test_the_view_is_switched_with_one_key_and_remembered(tmp_path: Path) -> None:
     first = started_with(tmp_path)
     async with first.started(WIDE, events=None):
-        assert instruments(first) == [True, True]
+        assert instruments(first) == [True, True]  # the first reply is watched
     later = started_with(tmp_path)
-    async with later.started(WIDE, events=None):
+    async with later.started(WIDE, events=20) as pilot:
         assert instruments(later) == [False, False]
-
-
-async def test_the_view_is_switched_with_one_key_and_remembered(tmp_path: Path) -> None:
-    stage = started_with(tmp_path, view="chat")
-    async with stage.started(WIDE, events=20) as pilot:
-        folded = lines_of(stage)
-        await stage.press(pilot, "ctrl+g")
-        assert instruments(stage) == [True, True]
-        assert any("⊣" in line for line in lines_of(stage))
-        assert not any("⊣" in line for line in folded)  # a growing reply is read without rejected drafts
-    again = started_with(tmp_path)
-    async with again.started(WIDE, events=20) as pilot:
-        assert instruments(again) == [True, True]
-        await again.press(pilot, "ctrl+g")
-        assert instruments(again) == [False, False]
-    assert load_settings(tmp_path / "settings.toml")[0].view == "chat"
+        assert not any("⊣" in line for line in lines_of(later))  # a growing reply is read without rejected drafts
+        await later.press(pilot, "ctrl+g")
+        assert instruments(later) == [True, True]
+        assert any("⊣" in line for line in lines_of(later))
+    assert load_settings(tmp_path / "settings.toml")[0].view == "watch"
 
 
 async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path) -> None:
@@ -80,36 +65,11 @@ async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path
 async def test_the_way_to_better_models_is_told_once_ever(tmp_path: Path) -> None:
     for told in ([TIP], []):
         stage = started_with(tmp_path)
-        async with stage.started(WIDE, events=None) as pilot:
-            await stage.answer(pilot)
+        async with stage.started(WIDE, events=None):
             assert stage.said == told
 
 
-@pytest.mark.parametrize("settings", [{"target": "somewhere/else"}, {"tips": "off"}])
-async def test_it_is_not_told_of_other_models_nor_where_it_was(tmp_path: Path, settings: dict[str, str]) -> None:
-    stage = started_with(tmp_path, **settings)
+async def test_it_is_not_told_of_other_models(tmp_path: Path) -> None:
+    stage = started_with(tmp_path, target="somewhere/else")
     async with stage.started(WIDE, events=None):
         assert not stage.said
-
-
-async def test_a_reply_that_was_stopped_is_none(tmp_path: Path) -> None:
-    stage = started_with(tmp_path)
-    async with stage.started(WIDE, "escape", events=20):
-        assert not stage.said
-    assert load_settings(tmp_path / "settings.toml")[0].view == Settings().view
-
-
-async def test_the_panel_is_shown_at_once_on_a_narrow_screen(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, view="chat")
-
-    def shown(pilot: Pilot[None]) -> list[bool]:
-        return [pilot.app.screen.query_one(part).display for part in ("#tabs", "#panel", "#middle")]
-
-    async with stage.started(NARROW, events=20) as pilot:
-        assert shown(pilot) == [False, False, True]
-        await stage.press(pilot, "ctrl+g")
-        assert shown(pilot) == [True, True, False]
-        await stage.press(pilot, "escape")
-        assert shown(pilot) == [True, False, True]
-        await stage.press(pilot, "ctrl+g", "ctrl+g")
-        assert shown(pilot) == [False, False, True]

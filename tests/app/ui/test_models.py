@@ -1,25 +1,21 @@
 """Models in the app: choosing, loading, unloading, and which reply came from what."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import OptionList, Static
+from textual.widgets import Static
 
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.sources.pull import PullState
 from specchat.app.ui.actions import downloads as download_actions
-from specchat.app.ui.actions import models as model_actions
-from specchat.app.ui.screens import models as models_screen
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.app.ui.widgets.panel import SetUpCard
-from specchat.engine import Counted, Died, EngineConfig, Round, to_json
-from specchat.engine.models import KnownModel, Machine
-from tests.app.choosing import GB, KNOWN, Choosing, shown
+from specchat.engine import Died, Round, to_json
+from tests.app.choosing import Choosing, shown
 from tests.app.recorded import trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
 from tests.app.storage.helpers import add_turn
@@ -117,75 +113,15 @@ async def test_each_model_has_the_settings_that_it_had_last(stage: Choosing, tmp
     assert (again.temperature, again.gamma, again.draft) == (0.3, 2, "")
 
 
-async def test_the_chat_is_counted_again_by_another_tokenizer(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        before = stage.app.chat_screen.writing.gauge.usage
-        await stage.send(pilot, "/model qwen3-1.7b")
-        _, engine = stage.made[0]
-        stepper = stage.app.chat_screen.stepping.stepper
-        monkeypatch.setattr(stepper, "count", lambda _, key: engine.tell(Counted(77, 0.0, key)))
-        await stage.ready(pilot)
-        usage = stage.app.chat_screen.writing.gauge.usage
-        assert before.history != usage.history == 77
-
-
-async def test_a_reply_of_a_server_keeps_the_name_that_the_server_gives(stage: Choosing) -> None:
-    stage.settings, stage.attached = replace(stage.settings, target="qwen3-8b"), True
-    async with stage.started(WIDE, events=None):
-        pass
-    again = Stage(stage.database.parent)
-    assert again.store.models() == [stage.engine.ready.target] != [stage.settings.target]
-
-
-async def test_nothing_is_changed_while_a_reply_is_written(stage: Choosing) -> None:
-    async with stage.started(WIDE, events=20) as pilot:
-        assert "a reply is being written" in await stage.send(pilot, "/model qwen3-0.6b")
-        assert not stage.made
-
-
-async def test_another_action_while_sizes_are_looked_up_does_not_end_the_loading(
-    stage: Choosing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def slow(_: EngineConfig) -> dict[str, int]:
-        stage.app.call_from_thread(stage.app.actions.prompt.attachments)
-        return {}
-
-    async with stage.started(WIDE) as pilot:
-        monkeypatch.setattr(download_actions, "downloads", slow)
-        await stage.send(pilot, "/model qwen3-0.6b")
-        assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
-
-
-async def test_a_prompt_while_sizes_are_read_keeps_its_model(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    def slow(_: EngineConfig) -> dict[str, int]:
-        stage.app.call_from_thread(stage.app.requests.send, stage.app.chat_screen.conversation, QUESTION)
-        return {}
-
-    async with stage.started(WIDE) as pilot:
-        monkeypatch.setattr(download_actions, "downloads", slow)
-        assert "a reply is being written" in await stage.send(pilot, "/model qwen3-0.6b")
-        await stage.give(pilot)
-        monkeypatch.setattr(download_actions, "downloads", lambda _: {})
-        await stage.send(pilot, "/model qwen3-0.6b")
-        assert [settings.target for settings, _ in stage.made] == ["qwen3-0.6b"]
-
-
-@pytest.mark.parametrize("command", ["/continue", "/penalise"])
-async def test_without_a_model_no_reply_is_continued(stage: Choosing, command: str) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.send(pilot, "/unload")
-        await stage.send(pilot, command)
-        assert stage.said[-1] == "no model is ready: wait until one is loaded, or load one with /model"
-
-
 async def test_unloaded_models_are_loaded_by_the_next_prompt(stage: Choosing) -> None:
-    async with stage.started(WIDE) as pilot:
+    async with stage.started(WIDE, events=None) as pilot:
         machine, card = screen_of(stage).query_one("#machine", Static), screen_of(stage).query_one(SetUpCard)
         assert (machine.display, "memory" in text_of(card)) == (True, True)
         await stage.send(pilot, "/unload")
         assert (machine.display, "memory" in text_of(card)) == (False, False)
         assert stage.first.closed
         assert stage.said[-1] == "unloaded · the next prompt reloads smollm2-135m"
+        assert (await stage.send(pilot, "/continue")).startswith("no model is ready: wait until one is loaded")
         await stage.send(pilot, QUESTION)
         await stage.settle(pilot)
         (settings, engine), *_ = stage.made
@@ -240,35 +176,12 @@ async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPat
         assert stage.made[0][0].target == "qwen3-0.6b"
 
 
-async def test_the_screen_looks_until_the_models_are_known(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked = asyncio.Event()
-
-    async def known(_: object) -> list[KnownModel]:
-        await looked.wait()
-        return KNOWN
-
-    monkeypatch.setattr(model_actions.ModelActions, "known", known)
-    monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
-    app = stage.app
-    async with app.run_test(size=NARROW) as pilot:
-        await stage.ready(pilot)
-        await pilot.press("ctrl+backslash")
-        await pilot.pause()
-        about = app.screen.query_one("#models-about", Static)
-        assert str(about.content) == models_screen.LOOKING
-        looked.set()
-        await stage.settle(pilot)
-        assert KNOWN[0].note in str(about.content)
-        assert app.screen.query_one(OptionList).option_count == len(KNOWN)
-
-
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks(snap_compare: Any, stage: Choosing, monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]) -> None:
+def test_looks(snap_compare: Any, stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
     async def before(pilot: Pilot[None]) -> None:
         await shown(stage, pilot, monkeypatch)
         await stage.press(pilot, "down")
 
-    assert snap_compare(stage.app, terminal_size=size, run_before=before)
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)
 
 
 async def test_a_context_of_another_size_loads_the_models_again(stage: Choosing) -> None:
@@ -276,11 +189,3 @@ async def test_a_context_of_another_size_loads_the_models_again(stage: Choosing)
         assert await stage.send(pilot, "/context 0") == "context is 0: it must be at least 1"
         await stage.send(pilot, "/context 8192")
         assert [settings.context for settings, _ in stage.made] == [8192]
-
-
-async def test_a_target_that_cannot_be_loaded_names_the_key_for_another(stage: Choosing) -> None:
-    async with stage.app.run_test() as pilot:
-        await stage.settle(pilot)
-        stage.engine.die("nothing is called smollm3-9t")
-        await stage.send(pilot)
-        assert any("ctrl+\\ chooses another model" in line for line in lines_of(stage))

@@ -10,7 +10,6 @@ from textual.pilot import Pilot
 
 from specchat.app.sanitize import opens_safely
 from specchat.app.storage.store import Store
-from specchat.app.ui.widgets.panel import AcceptanceCard
 from specchat.engine import Finished, Record, Request, Round
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of, run
@@ -104,18 +103,6 @@ async def test_thinking_is_copied_when_asked_for_and_else_left_out(tmp_path: Pat
     assert "think>" not in thought + answer
 
 
-async def test_acceptance_is_told_inside_and_outside_of_thinking_and_only_then(tmp_path: Path) -> None:
-    for records, told in ((thinking_trace(), True), (trace(), False)):
-        stage = thinking_stage(tmp_path / str(told), records)
-        async with stage.started(WIDE, events=None):
-            rows = [row.plain for row in stage.app.screen.query_one(AcceptanceCard).rows()]
-            assert any(row.startswith("thinking") for row in rows) is told
-            figures = reply_of(screen_of(stage)).figures.thought
-            if told:
-                share = f"{figures.accepted[0] / figures.tested[0] * 100:.0f} % of {figures.tested[0]}"
-                assert any(row.startswith("thinking") and row.endswith(share) for row in rows)
-
-
 async def test_the_switch_is_kept_with_its_chat_and_reaches_the_request(tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path)
     async with stage.started(WIDE) as pilot:
@@ -133,12 +120,6 @@ async def test_the_switch_is_kept_with_its_chat_and_reaches_the_request(tmp_path
     with Store(stage.database) as store:
         assert {chat.title: chat.thinking for chat in store.chats()}["Other"] is None
         assert sorted(chat.thinking for chat in store.chats() if chat.thinking is not None) == [True]
-
-
-async def test_a_model_without_a_switch_is_told_in_one_sentence(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/thinking off")
-        assert any("no switch for thinking" in sentence for sentence in stage.said)
 
 
 async def test_words_for_the_model_are_not_taken_for_commands(tmp_path: Path) -> None:
@@ -204,20 +185,17 @@ def test_what_is_no_page_and_no_mail_is_never_opened(address: str) -> None:
     assert opens_safely("mailto:a@b.c")
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks_of_thinking(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_looks_of_thinking(snap_compare: Any, tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path)
 
     async def two_replies(stage: Stage, pilot: Pilot[None]) -> None:
         await answered(stage, pilot, None)
         await stage.answer(pilot, 10, "And one more?")
 
-    keys = ("alt+t",) if size == WIDE else ()
-    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, two_replies, *keys))
+    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, two_replies, "alt+t"))
 
 
-@pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_looks_of_markdown_while_it_streams(snap_compare: Any, tmp_path: Path, size: tuple[int, int]) -> None:
+def test_looks_of_markdown_while_it_streams(snap_compare: Any, tmp_path: Path) -> None:
     stage = thinking_stage(tmp_path, saying(TEXT))
 
     async def answering(stage: Stage, pilot: Pilot[None]) -> None:
@@ -225,4 +203,4 @@ def test_looks_of_markdown_while_it_streams(snap_compare: Any, tmp_path: Path, s
         await stage.press(pilot, "ctrl+t")
         await stage.answer(pilot, 41)
 
-    assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answering))
+    assert snap_compare(stage.app, terminal_size=NARROW, run_before=run(stage, answering))

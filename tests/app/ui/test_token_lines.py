@@ -12,7 +12,7 @@ from textual.document._document import Document
 from textual.document._wrapped_document import WrappedDocument
 from textual.strip import Strip
 
-from specchat.app.ui.rendering.token_lines import Piece, TokenLines
+from specchat.app.ui.rendering.token_lines import TokenLines
 from specchat.engine import Fate
 from tests.terminal import Terminal
 
@@ -119,13 +119,6 @@ def test_a_character_of_several_tokens_has_the_style_of_the_first(tokens: list[s
     lines = TokenLines(20)
     lines.append([(text, PLAIN) for text in tokens], 0)
     assert [piece.text for piece in lines.lines[0]] == pieces
-
-
-def test_a_rejected_draft_is_not_within_a_character() -> None:
-    lines = TokenLines(20)
-    lines.append([("क", PLAIN), ("ि", REJECTED), ("x", REJECTED), ("ा", PLAIN), ("b", PLAIN)], 0)
-    shown = [Piece("का", PLAIN, 0), Piece("ि", REJECTED, 1), Piece("x", REJECTED, 2), Piece("b", PLAIN, 4)]
-    assert lines.lines == [shown]
 
 
 def test_a_character_that_grows_at_the_end_of_a_line_begins_the_next() -> None:

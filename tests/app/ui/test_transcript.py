@@ -6,7 +6,7 @@ from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Fate, Finished, FinishReason, Round
-from tests.app.recorded import replied, trace
+from tests.app.recorded import replied
 from tests.app.stage import Stage, lines_of
 
 
@@ -100,28 +100,3 @@ async def test_a_click_unfolds_one_stretch_and_the_inspector_all(stage: Stage) -
         assert lines_of(stage)[line] == IN_PLACE
         await stage.press(pilot, "f6")
         assert lines_of(stage)[line] == "     yes no never instead all more┊ right"
-
-
-async def test_what_is_read_stays_in_place_when_a_reply_folds(stage: Stage) -> None:
-    async with stage.started((100, 30)) as pilot:
-        transcript, reply = shown(stage, *(r for r in trace() if isinstance(r, Round)))
-        await stage.settle(pilot)
-        transcript.scroll_to(y=transcript.max_scroll_y // 2, animate=False, immediate=True)
-        await stage.settle(pilot)
-        first = transcript._cursor.at(transcript.scroll_offset.y, 0, nearest=True)
-        reply.add(Finished("r", FinishReason.EOS, "", "", 1.0))
-        await stage.settle(pilot)
-        again = transcript._cursor.at(transcript.scroll_offset.y, 0, nearest=True)
-        assert again.token <= first.token < again.token + 40  # its line begins with the words before it
-
-
-async def test_a_place_is_kept_that_was_scrolled_to_before_the_first_layout(stage: Stage) -> None:
-    turns = [Prompt(f"What is {number}?") for number in range(60)]
-    transcript = Transcript(Conversation(path=turns))
-    async with stage.started() as pilot:
-        await stage.app.screen.mount(transcript)
-        assert not transcript.size
-        transcript.go_to(turns[20])
-        await stage.settle(pilot)
-        assert transcript.size
-        assert any("What is 20?" in transcript.render_line(y).text for y in range(transcript.size.height))

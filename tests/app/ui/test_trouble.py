@@ -1,19 +1,14 @@
 """Failures and unusual input get one sentence or a sensible display; the app continues and nothing stored is lost."""
 
-import errno
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.request_manager import Session
-from specchat.app.errors import StoreError
 from specchat.app.settings.settings import Settings
 from specchat.app.ui.app import SpecChat
-from specchat.app.ui.screens.dialogs import SystemScreen
-from specchat.app.ui.widgets.prompt_frame import ENGINE_STOPPED, PromptFrame
-from specchat.engine import FinishReason, Ready, Round, message_parts, to_json
+from specchat.engine import FinishReason, Round, message_parts, to_json
 from tests.app.quiet import prepared
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import WIDE, Stage, lines_of
@@ -52,27 +47,15 @@ async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stag
         assert stage.said == ["no room on the device"]
 
 
-async def test_a_target_that_holds_no_conversation_says_so_before_anything_is_asked(stage: Stage) -> None:
-    async with stage.app.run_test(size=WIDE) as pilot:
-        ready = next(record for record in trace() if isinstance(record, Ready))
-        stage.engine.tell(replace(ready, target="t5-small", conversations=False))
-        await stage.settle(pilot)
-        assert stage.app.chat_screen.query_one(PromptFrame).border_subtitle == ENGINE_STOPPED
-        await stage.send(pilot, "one")
-        assert not stage.engine.submitted
-        assert any("✗ t5-small reads one text and holds no conversation" in line for line in lines_of(stage))
-
-
-@pytest.mark.parametrize("error", [StoreError("chats are not stored: disk full"), RuntimeError("bug")])
-async def test_no_session(error: Exception) -> None:
-    app = SpecChat(fails(error))
+async def test_no_session() -> None:
+    app = SpecChat(fails(RuntimeError("bug")))
     async with app.run_test(size=WIDE) as pilot:
         await prepared(app)
         await pilot.press("h", "i", "enter")
         await pilot.pause()
         reply = app.screen.conversation.prompts[0].reply  # type: ignore[attr-defined]
         assert reply.reason is FinishReason.ERROR
-        assert str(error) in reply.message
+        assert "bug" in reply.message
 
 
 async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: Stage) -> None:
@@ -111,15 +94,7 @@ async def test_without_a_store(stage: Stage) -> None:
         assert any("… token limit" in line for line in lines_of(stage))
 
 
-async def test_pictures_into_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    (tmp_path / "nowhere").write_text("a file, no folder")
-    stage = Stage(tmp_path / "gone", pictures=tmp_path / "nowhere")
-    async with stage.app.run_test(size=WIDE) as pilot:
-        await stage.press(pilot, "alt+p")
-        assert "no picture" in stage.said[0]
-
-
-@pytest.mark.parametrize("size", [(1, 1), (20, 5), (40, 10), (47, 11), (48, 12), (300, 90)])
+@pytest.mark.parametrize("size", [(1, 1), (47, 11), (300, 90)])
 async def test_any_size(stage: Stage, size: tuple[int, int]) -> None:
     async with stage.started(size, "ctrl+t", "ctrl+g", "ctrl+b", "f1", "escape", events=None):
         assert stage.app.screen is stage.app.chat_screen
@@ -133,16 +108,6 @@ def test_damaged_lines_of_a_stored_reply_are_left_out() -> None:
     damaged = Reply.stored(message_parts(text), "eos", lambda: (*lines[:2], '{"half', *lines[3:]))
     assert damaged.text == text
     assert not damaged.rounds
-
-
-async def test_a_paused_reply_says_so(stage: Stage) -> None:
-    async with stage.started(events=None) as pilot:
-        await stage.press(pilot, "ctrl+l", "p")
-        stage.composer.focus()
-        await stage.send(pilot)
-        assert any("paused · p resumes" in line for line in lines_of(stage))
-        await stage.press(pilot, "ctrl+l")
-        assert any("waiting for a free slot" in line for line in lines_of(stage))
 
 
 @pytest.mark.parametrize(
@@ -166,45 +131,6 @@ async def test_a_malformed_theme_is_named_and_others_load(tmp_path: Path, conten
     async with stage.started(WIDE):
         assert stage.said[0].startswith(f"theme {bad} is not used: {why}")
         assert "mine" in stage.app.available_themes
-
-
-async def test_themes_that_cannot_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def glob(_folder: Path, pattern: str) -> list[Path]:
-        if pattern == "*.toml":
-            raise PermissionError(errno.EACCES, "Permission denied")
-        return []
-
-    monkeypatch.setattr(Path, "glob", glob)
-    stage = Stage(tmp_path, file=tmp_path / "settings.toml")
-    async with stage.started(WIDE):
-        assert stage.said[0] == f"{tmp_path / 'themes'} cannot be read: Permission denied"
-
-
-async def test_sampling_settings_without_effect_are_said(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        for line, told in (("/top-p 0.9", True), ("/top-p off", False), ("/temp 0.8", False), ("/top-p 0.9", False)):
-            assert (await stage.send(pilot, line)).endswith("without effect at temperature 0: /temp 0.8") is told
-        assert await stage.send(pilot, "/top-p 0") == "top-p is 0: it must be above 0 and at most 1"
-
-
-async def test_a_context_beyond_the_models_is_said(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, context=10**30)
-    stage.engine.ready = replace(stage.engine.ready, context=2048)
-    async with stage.started(WIDE):
-        assert stage.said == ["smollm2-135m reads at most 2,048 tokens: this is the context"]
-
-
-async def test_a_system_prompt_of_100_kb_is_kept_whole(stage: Stage) -> None:
-    text = "word " * 19_999 + "end"
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, f"/system {text}")
-        await stage.press(pilot, "ctrl+o", "escape")
-        await stage.send(pilot, "/system")
-        assert isinstance(stage.app.screen, SystemScreen)
-        await stage.press(pilot, "ctrl+s")
-        await stage.answer(pilot, 10)
-        assert stage.engine.submitted[0].messages[0].content == text
-        assert stage.store.chats()[0].system == text
 
 
 async def test_a_reply_looks_the_same_after_any_number_of_resizes(stage: Stage, tmp_path: Path) -> None:

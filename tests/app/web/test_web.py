@@ -3,23 +3,19 @@
 import asyncio
 import base64
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import aiohttp
 import httpx2
 import pytest
 
-from specchat.app.cli.command_line import execute
 from specchat.app.paths import database_file
 from specchat.app.storage.store import Store
 from specchat.app.ui.themes import FATES_ON_DARK
-from specchat.app.web import server
 from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import CHAT, Recorded
 from tests.browser import Browser, needs_browser
@@ -152,17 +148,3 @@ def test_a_window_has_limits_and_its_app_ends_with_it(tmp_path: Path) -> None:
         until(lambda: not environments())
         asyncio.run(visit(url, '["resize", {"width": "x"}]', "{}"))
         until(lambda: not environments())
-
-
-def test_options_reach_the_page_as_it_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands: list[str] = []
-
-    def web_server(command: str, *_: object) -> SimpleNamespace:
-        commands.append(command)
-        return SimpleNamespace(run=lambda bound: bound.close())
-
-    monkeypatch.setattr(server, "WebServer", web_server)
-    execute(["web", "--port", "0", "--no-thinking", "--top-k", "3"])
-    assert shlex.split(commands[0])[3:] == ["--no-thinking", "--top-k=3"]
-    execute(["web", "--port", "0", "--thinking"])
-    assert shlex.split(commands[1])[3:] == ["--thinking"]

@@ -5,6 +5,7 @@ import os
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -56,13 +57,6 @@ def test_a_download_is_sized(tiny_model: Callable[..., Path], tmp_path: Path, mo
     assert command(*asked).err == ""
 
 
-def test_a_logit_bias_makes_a_token_certain_or_impossible(ask: Callable[..., Done]) -> None:
-    plain = json.loads(ask("the", "--json", "--max-tokens", 5).out)["token_ids"]
-    banned = ask("the", "--json", "--max-tokens", 5, "--logit-bias", f"{plain[0]}=-100", "--logit-bias", "66=100")
-    assert json.loads(banned.out)["token_ids"] == [66] * 5
-    assert plain[0] != 66
-
-
 @pytest.mark.parametrize(
     ("options", "replies"),
     [
@@ -111,13 +105,9 @@ def test_a_schema_may_come_from_a_pipe(ask: Callable[..., Done]) -> None:
         os.close(end)
 
 
-@pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_constrained_reply_at_the_token_limit_is_said_to_be_cut_off(
-    ask: Callable[..., Done], options: tuple[str, ...]
-) -> None:
-    done = ask("the", "--regex", "[ab]{30}", "--max-tokens", 6, *options)
-    assert done.code == 0
-    assert done.out
+def test_a_constrained_reply_at_the_token_limit_is_said_to_be_cut_off(ask: Callable[..., Done]) -> None:
+    done = ask("the", "--regex", "[ab]{30}", "--max-tokens", 6)
+    assert (done.code, bool(done.out)) == (0, True)
     assert done.err == "specchat: the reply was cut off at 6 tokens (--max-tokens) and is not complete\n"
 
 
@@ -134,48 +124,21 @@ def test_a_pipe_gets_plain_text_with_no_control_characters(ask: Callable[..., Do
     assert done.out == escape_controls(text).rstrip("\n") + "\n"
 
 
-def test_a_seed_repeats_the_reply(ask: Callable[..., Done]) -> None:
-    sampled = ("the", "--temperature", 1.5, "--top-k", 50, "--top-p", 0.95, "--min-p", 0.01, "--max-tokens", 30)
-    one, same, other = (ask(*sampled, "--seed", seed).out for seed in (1, 1, 2))
-    assert one == same != other
-
-
-def test_stop_strings_end_the_reply_before_them(ask: Callable[..., Done]) -> None:
-    text = json.loads(ask("the", "--json", "--max-tokens", 60).out)["text"]
-    stop = text[20:23]
-    values = json.loads(ask("the", "--json", "--max-tokens", 60, "--stop", "never there", "--stop", stop).out)
-    assert values["finish_reason"] == "stop"
-    assert values["text"] == text[: text.index(stop)]
-
-
 @pytest.mark.parametrize(
     ("arguments", "stdin", "messages"),
     [
         ((), b"\xef\xbb\xbfone\r\ntwo \xe2\x82 \x1b[1m\x00", (Message("user", "one\ntwo \ufffd [1m"),)),
-        (
-            ("Sum it up.", "--system", "Be\x07 brief."),
-            b"a\nb\n",
-            (Message("system", "Be brief."), Message("user", "Sum it up.\n\na\nb\n")),
-        ),
+        (("Sum it up.", "--system", "Be\x07 brief."), b"a\nb\n", (Message("system", "Be brief."),
+                                                                 Message("user", "Sum it up.\n\na\nb\n"))),
         (("caf\udce2",), None, (Message("user", "caf\ufffd"),)),
     ],
-)
+)  # fmt: skip
 def test_the_prompt_is_the_question_and_the_text_on_stdin(
-    ask: Callable[..., Done],
-    tmp_path: Path,
-    arguments: tuple[str, ...],
-    stdin: bytes | None,
-    messages: tuple[Message, ...],
+    ask: Callable[..., Done], tmp_path: Path, arguments: tuple[str, ...], stdin: bytes | None, messages: tuple[Any, ...]
 ) -> None:
     assert ask(*arguments, "--max-tokens", 1, "--trace", tmp_path / "t", stdin=stdin).code == 0
     (request,) = (record for record in read_trace(tmp_path / "t") if isinstance(record, Request))
     assert request.messages == messages
-
-
-def test_a_context_beyond_the_models_is_said(ask: Callable[..., Done]) -> None:
-    done = ask("the", "--max-tokens", 3, "--context", 10**30)
-    assert done.code == 0
-    assert "tokens: this is the context" in done.err
 
 
 def test_a_trace_holds_everything_the_figures_come_from(ask: Callable[..., Done], tmp_path: Path) -> None:
@@ -236,12 +199,6 @@ def test_json_has_the_same_beams_with_and_without_drafts(ask: Callable[..., Done
     assert drafted["passes_saved"] == 20 - drafted["target_passes"] >= 0 == plain["passes_saved"]
     said = [[values[name] for name in ("drafter", "gamma", "draft_width")] for values in (drafted, auto, plain)]
     assert said == [["model", 4, 6], ["model", "auto", 6], ["none", 0, 0]]
-
-
-def test_a_model_that_cannot_be_told_to_think_is_said(ask: Callable[..., Done]) -> None:
-    done = ask("the", "--beams", 2, "--max-tokens", 3, "--thinking", "--json")
-    assert done.code == 0
-    assert "has no switch for thinking" in done.err
 
 
 def test_another_chat_template(ask: Callable[..., Done], tmp_path: Path) -> None:

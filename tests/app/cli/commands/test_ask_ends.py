@@ -1,6 +1,5 @@
 """Every way out of `specchat ask`: interrupts, and readers that leave."""
 
-import json
 import os
 import signal
 import subprocess
@@ -12,9 +11,8 @@ import pexpect
 import pyte
 import pytest
 
-from specchat.app.cli.printers import JsonPrinter
 from specchat.app.sanitize import escape_controls
-from specchat.engine import Admitted, FinishReason, Round, read_trace
+from specchat.engine import FinishReason, Round, read_trace
 from tests.app.cli.commands.command import Done
 
 SPECCHAT = Path(sys.executable).with_name("specchat")
@@ -36,23 +34,6 @@ def test_interrupting_keeps_the_text_and_the_whole_trace(ask: Callable[..., Done
     text = "".join(record.text for record in records if isinstance(record, Round)) + last.tail
     assert done.out == escape_controls(text).rstrip("\n") + "\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_interrupting_prints_json_of_what_there_is(ask: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    add = JsonPrinter.add
-
-    def add_and_interrupt(self: JsonPrinter, event: Admitted | Round) -> None:
-        add(self, event)
-        if isinstance(event, Round) and event.number == 3:
-            signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(JsonPrinter, "add", add_and_interrupt)
-    done = ask("the", "--json", "--max-tokens", 230)
-    assert (done.code, done.err) == (130, "")
-    values = json.loads(done.out)
-    assert values["finish_reason"] == "cancelled"
-    assert values["rounds"] >= 4
-    assert len(values["token_ids"]) < 230
 
 
 def test_a_second_interrupt_ends_at_once(ask: Callable[..., Done]) -> None:
@@ -85,6 +66,7 @@ def test_an_interrupt_while_loading_leaves_a_clean_line_and_does_not_wait(model:
     assert "".join(screen.display).strip() in ("", "^C")
 
 
+@pytest.mark.slow
 def test_the_installed_command_ends_quietly_when_its_reader_leaves(model: Path) -> None:
     arguments = [str(SPECCHAT), "ask", "the", "--target", str(model), "--dtype", "float32", "--max-tokens", "200"]
     asking = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

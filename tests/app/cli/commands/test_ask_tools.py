@@ -10,7 +10,6 @@ import pytest
 import torch
 from tokenizers import AddedToken
 
-from specchat.app.chat import tool_calls
 from specchat.app.chat.exchange import as_json, as_markdown, read_chats
 from specchat.app.chat.parts import joined
 from specchat.app.chat.stored_conversation import stored_conversation
@@ -124,14 +123,6 @@ def test_json_has_an_object_for_each_reply(asked: Callable[..., Done]) -> None:
     ]
     assert last["text"] == ANSWER
     assert "calls" not in last
-
-
-def test_a_model_that_calls_without_end_is_stopped(asked: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ask_module, "make_engine", lambda _: calling_engine(always=True))
-    monkeypatch.setattr(tool_calls, "MOST_REPLIES", 2)
-    done = asked("--allow-tools", "weather", stdin=b"")
-    assert done.code == 2
-    assert done.err.endswith("specchat: the model has called tools in 2 replies: ask for less at once\n")
 
 
 @pytest.mark.parametrize(

@@ -37,13 +37,6 @@ def test_bench_prints_a_table() -> None:
     assert "Leviathan et al. 2023, Theorem 3.8" in done.out
 
 
-def test_bench_prints_json() -> None:
-    done = command(*SYNTHETIC, "--batch", "2", "--temperature", "0.5", "--json")
-    found = json.loads(done.out)
-    assert {(cell["batch"], cell["temperature"]) for cell in found["cells"]} == {(2, 0.5)}
-    assert found["setting"]["synthetic"].startswith("SYNTHETIC")
-
-
 @pytest.mark.slow
 def test_drafts_race_by_batch(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "LARGEST_BATCH", 2)

@@ -38,13 +38,6 @@ def test_a_table_for_people(compare: Callable[..., Done]) -> None:
         assert words in done.out
 
 
-def test_both_lanes_follow_a_schema(compare: Callable[..., Done]) -> None:
-    done = compare(PROMPT, "--repeat", "1", "--choice", "yes", "--json")
-    (row,) = json.loads(done.out)["rows"]
-    assert row["identical"] == 1
-    assert row["left"]["tokens"]["median"] < 24
-
-
 def test_watch_shows_the_spread_until_stopped(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:
     run, runs = runner.run_lanes, list[Any]()
 
@@ -76,31 +69,15 @@ def test_json_has_every_figure(compare: Callable[..., Done]) -> None:
     assert found["exact"] is None
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [("a.txt", "one one one\n\ntwo two two\n"), ("a.json", '{"prompts": ["one one one", "two two two"]}')],
-)
-def test_a_file_of_prompts_in_both_orders(compare: Callable[..., Done], tmp_path: Path, name: str, text: str) -> None:
-    file = tmp_path / name
-    file.write_text(text, encoding="utf-8-sig")
+def test_a_file_of_prompts_in_both_orders(compare: Callable[..., Done], tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one one one\n\ntwo two two\n", encoding="utf-8-sig")
     found = json.loads(compare("--file", file, "--order", "both", "--repeat", "1", "--json").out)
     assert [(row["prompt"], row["order"]) for row in found["rows"]] == [
         (prompt, order) for prompt in ("one one one", "two two two") for order in ("interleaved", "sequential")
     ]
     assert [row["order"] for row in found["overall"]] == ["interleaved", "sequential"]
     assert found["orders_differ"] >= 0
-
-
-def test_exact_mode_says_what_it_costs(compare: Callable[..., Done]) -> None:
-    done = compare(PROMPT, "--exact", "--repeat", "1", dtype="bfloat16")
-    assert "batch-invariant passes give every token the same bits here; one takes" in done.out
-    assert "both texts are identical" in done.out
-
-
-def test_sampled_texts_have_the_same_seed_and_tokens(compare: Callable[..., Done]) -> None:
-    out = compare(PROMPT, "--temperature", "0.9", "--repeat", "1").out
-    assert "sampled with the same seed" in out
-    assert "both texts are identical, token for token" in out
 
 
 def test_a_difference_is_located_with_its_gap(compare: Callable[..., Done], monkeypatch: pytest.MonkeyPatch) -> None:

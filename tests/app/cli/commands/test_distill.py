@@ -12,20 +12,6 @@ from tests.app.cli.commands.command import command
 from tests.app.storage.helpers import add_turn
 
 
-@pytest.mark.slow
-def test_figures_of_a_head(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(distilling, "LEAST_TOKENS", 500)
-    target, out = tiny_model(), tmp_path / "head"
-    done = command("distill", "--target", str(target), "--out", str(out), "--minutes", "0.06")
-    assert (done.code, (out / "head.json").is_file()) == (0, True)
-    lines = done.out.splitlines()
-    assert lines[0].startswith(f"A draft head for {target.name}: ")
-    assert [line.split("  ")[0] for line in lines if line.startswith(("greedy", "temp"))] == ["greedy", "temperature 1"]
-    assert lines[-1] == f"Use it with: specchat --draft {out}"
-    answered = command("ask", "hello", "--target", str(target), "--draft", str(out), "--max-tokens", "8", "--json")
-    assert '"drafter": "combined"' in answered.out
-
-
 def test_tables_are_counted_and_loaded(tiny_model: Callable[..., Path], tmp_path: Path) -> None:
     target, out, text = tiny_model(), tmp_path / "tables", tmp_path / "text.txt"
     text.write_text("the quick brown fox and the lazy dog\n" * 100)
@@ -47,15 +33,11 @@ def test_tables_are_counted_and_loaded(tiny_model: Callable[..., Path], tmp_path
         ("--out x --kind owl", "kind 'owl' is not there: choose one of eagle"),
         ("--out x --minutes 0", "minutes is 0: it must be above 0"),
         ("--out x --minutes 0.00001", "tokens in the time given and a draft head needs"),
-        ("--out x --prompts nowhere.txt", "nowhere.txt cannot be read"),
         ("--out x --kind bigram", "there is nothing to count: name texts with --text"),
-        ("--out x --text y", "y holds no text that specchat distill wrote"),
-        ("--out x --from nowhere", "there is no folder nowhere to begin from: give that of a draft, or smollm2-135m"),
         ("--out x --from smollm2-135m --kind medusa", "smollm2-135m holds no draft of the kind medusa"),
         ("--out x --from smollm2-135m", "was made for smollm2-135m, with other weights than"),
         ("--out x --from y --kind bigram", "from is for kinds that are trained"),
         ("--out x --kind bigram --text y --minutes 3", "--minutes contradicts --text"),
-        ("--out x --kind bigram --text nowhere.txt", "nowhere.txt cannot be read"),
         ("--out x --chats", "chats continue the training of a head: give --from"),
         ("--out x --chats --from smollm2-135m", "was made for smollm2-135m, with other weights than"),
         ("", "Missing option '--out'"),

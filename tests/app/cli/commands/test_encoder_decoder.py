@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from specchat.engine.tools.bench import figures
 from tests.app.cli.commands.command import command
 from tests.engine.tiny_t5 import tiny_t5_network, tiny_t5_tokenizer, write_tiny_t5
 
@@ -31,22 +30,6 @@ def test_ask_gives_the_text_to_the_encoder_as_it_is(t5: Path, draft: Path) -> No
     assert values["token_ids"] == expected
     assert (values["drafter"], values["prompt_tokens"]) == ("model", source.numel())
     assert values["accepted"]
-
-
-@pytest.mark.slow
-def test_bench_runs_on_shipped_prompts(t5: Path, draft: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
-    (text := tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 5)
-    tables = tmp_path / "tables"
-    counted = command("distill", "--kind", "bigram", "--target", t5, "--text", text, "--out", tables)
-    assert counted.code == 0, counted.err
-    brief = ("--limit", 1, "--passes", 1, "--max-tokens", 8, "--dtype", "float32", "--gamma", 3)
-    for options, drafter in ((("--draft", draft), "model"), (("--draft", tables), "bigram")):
-        done = command("bench", "--target", t5, *options, *brief, "--json")
-        cells = json.loads(done.out)["cells"]
-        assert {cell["prompts"] for cell in cells} == {"chat", "code", "copy", "structured"}
-        assert {cell["drafter"] for cell in cells} == {"none", drafter}
-        assert all(cell["tokens"] and cell["bytes_per_token"] is None for cell in cells)
 
 
 @pytest.mark.slow

@@ -99,7 +99,7 @@ class Recorded(ThreadingHTTPServer):
         """Path of each stream that a client has left in the queue."""
         self._key, self._free = key, free
         self.url = f"http://127.0.0.1:{self.server_port}"
-        threading.Thread(target=self.serve_forever, daemon=True).start()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
 
     def lets_in(self, path: str, authorization: str | None) -> bool:
         """Whether a caller has the key, or needs none."""
@@ -158,10 +158,8 @@ def last_chunk(prompt: int, completion: int, **more: Any) -> dict[str, Any]:
 
 def models(owner: str, *names: str, **more: Any) -> dict[str, Any]:
     """What `/v1/models` lists."""
-    return {
-        "object": "list",
-        "data": [{"id": n, "object": "model", "owned_by": owner, **more} for n in names or ("m",)],
-    }
+    data = [{"id": n, "object": "model", "owned_by": owner, **more} for n in names or ("m",)]
+    return {"object": "list", "data": data}
 
 
 def timings(predicted: int, drafted: int = 0, accepted: int = 0) -> dict[str, Any]:
@@ -206,16 +204,10 @@ VLLM_CHUNKS = [
 ]  # fmt: skip
 VLLM_METRICS = {
     # docs/features/speculative_decoding/acceptance_metrics.md
-    "mean_acceptance_length": 2.33,
-    "draft_acceptance_rate": 0.44,
-    "acceptance_histogram": [1, 0, 1, 1],
-    "num_spec_steps": 3,
-    "num_accepted_draft_tokens": 5,
-    "num_draft_tokens": 9,
-    "num_spec_tokens": 3,
-    "per_step_accepted": [2, 0, 3],
-    "per_step_drafted": [3, 3, 3],
-}
+    "mean_acceptance_length": 2.33, "draft_acceptance_rate": 0.44, "acceptance_histogram": [1, 0, 1, 1],
+    "num_spec_steps": 3, "num_accepted_draft_tokens": 5, "num_draft_tokens": 9, "num_spec_tokens": 3,
+    "per_step_accepted": [2, 0, 3], "per_step_drafted": [3, 3, 3],
+}  # fmt: skip
 
 
 def vllm_stream(metrics: Mapping[str, Any] | None) -> list[dict[str, Any] | str]:
@@ -240,18 +232,10 @@ SGLANG_STREAM = [
     generated("Hel", 1),
     generated("Hello wor", 4),
     # TokenizerManager._calculate_spec_decoding_metrics, with the end of a reply only
-    generated(
-        "Hello world",
-        6,
-        {"type": "stop", "matched": 2},
-        spec_verify_ct=3,
-        spec_accept_length=2.0,
-        spec_accept_token_num=3,
-        spec_draft_token_num=9,
-        spec_accept_rate=0.33,
-    ),
+    generated("Hello world", 6, {"type": "stop", "matched": 2}, spec_verify_ct=3, spec_accept_length=2.0,
+              spec_accept_token_num=3, spec_draft_token_num=9, spec_accept_rate=0.33),
     "[DONE]",
-]
+]  # fmt: skip
 
 LM_STUDIO = {
     "/v1/models": models("organization_owner", "text-embedding-nomic", "qwen-idle", "qwen-7b"),
@@ -260,34 +244,21 @@ LM_STUDIO = {
         "data": [
             {"id": "text-embedding-nomic", "type": "embeddings", "state": "loaded", "max_context_length": 2048},
             {"id": "qwen-idle", "type": "llm", "state": "not-loaded", "max_context_length": 32768},
-            {
-                "id": "qwen-7b",
-                "type": "llm",
-                "state": "loaded",
-                "max_context_length": 32768,
-                "loaded_context_length": 8192,
-            },
+            {"id": "qwen-7b", "type": "llm", "state": "loaded", "max_context_length": 32768,
+             "loaded_context_length": 8192},
         ]
     },
-}
+}  # fmt: skip
 LM_STUDIO_STATS = {
     # release note of 0.3.10
-    "tokens_per_second": 40.1,
-    "draft_model": "qwen-0.5b",
-    "total_draft_tokens_count": 8,
-    "accepted_draft_tokens_count": 2,
-    "rejected_draft_tokens_count": 4,
-    "ignored_draft_tokens_count": 2,
-}
+    "tokens_per_second": 40.1, "draft_model": "qwen-0.5b", "total_draft_tokens_count": 8,
+    "accepted_draft_tokens_count": 2, "rejected_draft_tokens_count": 4, "ignored_draft_tokens_count": 2,
+}  # fmt: skip
 LM_STUDIO_STREAM = [
     chunk("Hi"), chunk(" there"), chunk("!", "stop"), last_chunk(12, 4, stats=LM_STUDIO_STATS), "[DONE]",
 ]  # fmt: skip
 PLAIN = {"/v1/models": models("openai", "gpt-x", "gpt-y")}
 PLAIN_STREAM = [
-    chunk("", choice={"delta": {"role": "assistant", "reasoning_content": "Hm."}}),
-    chunk("Hi"),
-    chunk(" there"),
-    chunk(None, "stop"),
-    last_chunk(12, 5),
-    "[DONE]",
-]
+    chunk("", choice={"delta": {"role": "assistant", "reasoning_content": "Hm."}}), chunk("Hi"), chunk(" there"),
+    chunk(None, "stop"), last_chunk(12, 5), "[DONE]",
+]  # fmt: skip
