@@ -12,7 +12,7 @@ import pytest
 from specchat.app.chat.trace import Trace
 from specchat.app.chat.web_page import render, trace_data
 from specchat.app.sanitize import escape_controls
-from specchat.engine import Finished, Message, Metrics, Record, Request, Round
+from specchat.engine import Finished, Message, Record, Request, Round
 from tests.app.cli.commands.command import command
 from tests.app.recorded import TRACES, events_of_requests, replied, trace
 from tests.browser import Browser, needs_browser
@@ -72,29 +72,6 @@ def test_it_replays_a_trace_round_by_round(browser: Browser, tmp_path: Path) -> 
     browser.press(" ")
     browser.wait_for("Number(document.getElementById('at').value) >= Number(document.getElementById('at').max)")
     assert visible(browser) == everything
-
-
-@needs_browser
-def test_panel_and_inspector_say_what_the_records_say(browser: Browser, tmp_path: Path) -> None:
-    records = trace("detail")
-    rounds = [r for r in records if isinstance(r, Round)]
-    metrics = Metrics()
-    for r in rounds:
-        metrics.add(r)
-    show(browser, Trace(records).page(), tmp_path)
-    panel = browser.run("return document.getElementById('panel').innerText")
-    assert f"{metrics.accepted} / {metrics.tested}" in panel
-    assert f"τ\n{metrics.mean_emitted_length:.2f}" in panel
-    assert f"α\n{metrics.alpha:.2f}" in panel
-    browser.point_at("main .rejected")
-    said = browser.run("return document.getElementById('inspector').innerText")
-    refused = next(r for r in rounds if r.accepted < r.tested)
-    at = refused.accepted
-    for value in (refused.p[at], refused.q[at], refused.u[at], refused.beta[at]):
-        assert str(float(f"{value:.4g}")).removesuffix(".0") in said
-    assert json.dumps(refused.detail[at].target[0].text, ensure_ascii=False) in said
-    browser.picture(tmp_path / "page.png")
-    assert (tmp_path / "page.png").stat().st_size > 10_000
 
 
 @needs_browser

@@ -78,18 +78,6 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         assert not any(line.startswith("◆") for line in listed(stage))
 
 
-async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE, "ctrl+n", events=5) as pilot:
-        await stage.give(pilot)
-        assert listed(stage)[0].startswith("◆ ")
-    for signs in (("◆ ", "  "), ("  ", "  ")):
-        again = Stage(tmp_path)
-        async with again.started(WIDE) as pilot:
-            assert listed(again)[0].startswith(signs[0])
-            await again.press(pilot, "ctrl+b", "enter")
-            assert listed(again)[0].startswith(signs[1])
-
-
 async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tmp_path: Path) -> None:
     stage.store.change_chat(1, pinned=True)
     async with stage.started(WIDE):

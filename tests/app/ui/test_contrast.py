@@ -127,10 +127,3 @@ async def check(folder: Path, theme: str, keys: tuple[str, ...]) -> None:
     changed = await drawn_cells(folder / "changed", themes.DARK.name, theme, keys)
     started = await drawn_cells(folder / "started", theme, theme, keys)
     assert [y for y, (one, other) in enumerate(zip(changed, started, strict=True)) if one != other] == []
-
-
-async def test_an_unknown_theme_of_the_settings_is_reported(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, theme="pink")
-    async with stage.started():
-        assert stage.app.theme == themes.DARK.name
-        assert stage.said[0].startswith("theme 'pink' is not known: choose one of specchat-dark, specchat-light")

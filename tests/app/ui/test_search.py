@@ -101,13 +101,3 @@ async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> 
 
 def test_looks(snap_compare: Any, stage: Stage) -> None:
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=partial(searched, stage, text="where i"))
-
-
-async def test_the_command_searches_for_its_words(stage: Stage) -> None:
-    fill(stage)
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/search alfama")
-        await stage.comes(pilot, lambda: bool(options(stage)))
-        assert stage.app.screen.query_one(Input).value == "alfama"
-        await stage.press(pilot, "enter")
-        await stage.comes(pilot, lambda: bool(screen_of(stage).conversation.prompts))

@@ -54,21 +54,6 @@ async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideSta
         assert [m.role for m in stage.left.submitted[1].messages] == ["user", "assistant", "user"]
 
 
-async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
-    """f3 asks both lanes the last prompt anew, without the replies to it; the summary has the spread."""
-    async with stage.started(WIDE, events=None) as pilot:
-        assert "median" not in summary(stage)
-        await pilot.press("f3")
-        await stage.settle(pilot)
-        assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
-        assert stage.left.submitted[0].messages == stage.left.submitted[1].messages
-        await stage.give(pilot, None, None)
-        assert "runs" in summary(stage)
-        assert "median" in summary(stage)
-        await stage.answer(pilot, text=FOLLOW_UP)
-        assert "median" not in summary(stage)
-
-
 async def test_the_stored_reply_has_the_speedup_of_the_summary(stage: SideStage) -> None:
     async with stage.started(WIDE, events=None):
         gains = re.search(r"measured +([\d.]+×).*predicted +([\d.]+×)", summary(stage), re.DOTALL)
@@ -191,17 +176,6 @@ def test_state(snap_compare: Compare, tmp_path: Path, step: str, size: tuple[int
             await stage.give(pilot, *given)
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
-
-
-async def answered(stage: SideStage, pilot: Pilot[None]) -> None:
-    await both_finished(stage, pilot)
-    stage.left.answer(0.125)
-    await stage.settle(pilot)
-
-
-def test_different_texts(snap_compare: Compare, tmp_path: Path) -> None:
-    stage = SideStage(tmp_path, change_right=differing)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, answered))
 
 
 def test_beside_a_server(snap_compare: Compare, tmp_path: Path) -> None:

@@ -104,12 +104,6 @@ def test_first_frame(snap_compare: Compare) -> None:
     assert snap_compare(Photographed(prepare), terminal_size=WIDE, run_before=before)
 
 
-def test_light(snap_compare: Compare, tmp_path: Path) -> None:
-    stage = Stage(tmp_path, theme="specchat-light", view="chat")
-    stage.chats(*CHATS)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
-
-
 def test_no_color(snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     stage = Stage(tmp_path)
