@@ -110,15 +110,11 @@ def test_each_round_is_on_its_track_in_perfetto() -> None:
         assert len([e for e in events if e["name"] == "thread_name"]) == len(requests)
         rounds = [e for e in events if e.get("cat") == "round"]
         assert len(rounds) == sum(isinstance(r, Round) for r in records)
+        parts = [e for e in events if e["name"] in ("draft", "verify", "rest")]
         for whole in rounds:
-            parts = [
-                e
-                for e in events
-                if e["name"] in ("draft", "verify", "rest")
-                and e["tid"] == whole["tid"]
-                and whole["ts"] - 0.01 <= e["ts"] <= whole["ts"] + whole["dur"]
-            ]
-            assert {e["name"] for e in parts} == {"draft", "verify", "rest"}
+            begin, end = whole["ts"] - 0.01, whole["ts"] + whole["dur"]
+            within = {e["name"] for e in parts if e["tid"] == whole["tid"] and begin <= e["ts"] <= end}
+            assert within == {"draft", "verify", "rest"}
         assert all(e["dur"] >= 0 for e in events if e["ph"] == "X")
 
 

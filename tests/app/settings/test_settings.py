@@ -97,21 +97,6 @@ def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sent
     assert path.read_text() == content
 
 
-@pytest.mark.parametrize(
-    ("content", "read"),
-    [
-        ('drafter = "model"\ndraft = "x"\ngamma = 2', ("model", "x", 2)),
-        ('[models.mine]\ndrafter = "merged"\ndraft = "x,y"', ("merged", "x,y", None)),
-        ('draft = "x,y"\ndrafter = "merged"\n[models.mine]\ndraft = "z"\ndrafter = "model"', ("model", "z", None)),
-    ],
-)
-def test_dependent_values_may_have_any_order(path: Path, content: str, read: tuple[str, str, int | None]) -> None:
-    write(path, content)
-    settings, notice = load_settings(path, {"target": "mine"})
-    assert notice is None
-    assert (settings.drafter, settings.draft, settings.gamma) == read
-
-
 @pytest.mark.parametrize("line", ["models = 3", "models.mine = 3"])
 def test_a_value_in_the_place_of_a_table_is_not_overwritten(path: Path, line: str) -> None:
     content = f'target = "mine"\n{line}\n'

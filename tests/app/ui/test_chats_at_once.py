@@ -92,30 +92,6 @@ async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tm
         assert typing.app.chat_screen.conversation.chat is None
 
 
-async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.send(pilot, "/tag of two")
-        assert stage.said[-1] == "/tag of two is not understood: it takes one word, as in /tag work"
-        await stage.send(pilot, "/tag lisbon")
-        assert listed(stage)[0].startswith("  #lisbon What sho")
-        stage.store.search.update()
-        assert [(hit.title[:12], hit.message_id) for hit in stage.store.search.find("#lisbon")] == [
-            ("#lisbon What", None)
-        ]
-        assert len(stage.store.search.find("lisbon")) > 1
-        await stage.send(pilot, "/tag #lisbon")
-        assert listed(stage)[0].startswith("  What should")
-
-
-async def test_a_chat_that_is_renamed_while_it_answers_keeps_its_new_title(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"Lisbon", "enter", "p", "home", "enter")
-        await stage.send(pilot, "/tag work")
-        await stage.send(pilot, "/pin")
-        newest = stage.store.chats()[0]
-        assert (newest.title, newest.pinned) == ("#work Lisbon", False)
-
-
 @pytest.mark.parametrize(
     ("prompt", "title"),
     [

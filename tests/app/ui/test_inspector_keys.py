@@ -33,24 +33,6 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> Non
         assert stage.engine.cancelled
 
 
-async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> None:
-    async with answering(stage, None) as (pilot, screen):
-        transcript, reply = screen.transcript, reply_of(screen)
-        await stage.press(pilot, "f6")
-        last = transcript.spot.token
-        await stage.press(pilot, "left", "left")
-        assert transcript.spot.token == last - 2
-        await stage.press(pilot, "right")
-        assert transcript.spot.token == last - 1
-        await stage.press(pilot, "up")
-        above = transcript.spot.token
-        assert above < last - 3
-        await stage.press(pilot, "down")
-        assert transcript.spot.token > above
-        await stage.press(pilot, "ctrl+left")
-        assert transcript.spot.token in reply.starts
-
-
 async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> None:
     async with stage.started(WIDE, events=20) as pilot:
         running = stage.engine.submitted[0].request_id

@@ -165,19 +165,6 @@ async def test_text_typed_or_pasted_on_the_panel_goes_to_the_prompt(stage: Stage
         assert await stage.typed(pilot, "ctrl+g", "h", "i") == "hi"
 
 
-async def test_chats_and_panel_fold(stage: Stage) -> None:
-    async with stage.started(WIDE, "ctrl+b", events=30) as pilot:
-        assert widget(stage, ChatList).has_focus
-        await stage.press(pilot, "ctrl+b")
-        assert not widget(stage, ChatList).display
-        await stage.press(pilot, "f2")
-        assert widget(stage, ChatList).has_focus
-        await stage.press(pilot, "ctrl+g")
-        assert not stage.app.screen.query_one("#panel").display
-        await stage.press(pilot, "f3")
-        assert stage.app.screen.query_one("#panel").display
-
-
 async def test_rejected_tokens_and_markdown_are_switched_and_back(stage: Stage) -> None:
     async with stage.started(WIDE, events=30) as pilot:
         shown = lines_of(stage)

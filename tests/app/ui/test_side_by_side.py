@@ -1,15 +1,12 @@
 """The side-by-side mode: keys, turns, what is stored, what the figures count, and looks, on recorded lanes."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
-from specchat.app.ui.rendering.figures import times
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -52,19 +49,6 @@ async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideSta
         await stage.give(pilot, None, None)
         assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
         assert [m.role for m in stage.left.submitted[1].messages] == ["user", "assistant", "user"]
-
-
-async def test_the_stored_reply_has_the_speedup_of_the_summary(stage: SideStage) -> None:
-    async with stage.started(WIDE, events=None):
-        gains = re.search(r"measured +([\d.]+×).*predicted +([\d.]+×)", summary(stage), re.DOTALL)
-        assert gains
-        (chat,) = stage.store.chats()
-        plain, drafting = stored_conversation(chat, stage.store.messages(chat.id)).prompts[0].replies
-    assert plain.figures.gain is None
-    gain = drafting.figures.gain
-    assert (times(gain.measured), times(gain.predicted)) == gains.groups()
-    assert gain.predicted * gain.acceptance * gain.passes * gain.overhead == pytest.approx(gain.measured)
-    assert 0 < gain.error < 0.2
 
 
 async def test_summary_and_one_chat_with_both_replies_in_the_store(stage: SideStage) -> None:
@@ -120,18 +104,6 @@ async def test_what_is_typed_moves_to_the_chat(stage: SideStage) -> None:
         assert stage.composer.text == "And then?"
         assert isinstance(await stage.press(pilot, "ctrl+y"), SideScreen)
         assert stage.duet is not first
-
-
-async def test_commands_are_not_sent_to_the_lanes(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        assert "commands work in the chat" in await stage.send(pilot, "/theme nord")
-        assert stage.composer.text == "/theme nord"
-        for prompt in ("//slash", "//next"):
-            await stage.send(pilot, prompt)
-        assert [turn.text for turn in stage.duet.conversations[1].prompts] == ["/slash"]
-        assert await stage.typed(pilot, "escape") == "//next"
-        await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.typed == "//next"
 
 
 async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:

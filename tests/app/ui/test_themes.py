@@ -1,4 +1,4 @@
-"""Every theme can be chosen, is stored, and keeps the fates readable."""
+"""A theme is shown while it is chosen, and stored."""
 
 from pathlib import Path
 

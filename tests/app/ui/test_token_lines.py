@@ -105,22 +105,6 @@ def test_the_right_border_of_the_composer_stays_whatever_is_typed(tmp_path: Path
             assert terminal.cells[place][right].data == "│"
 
 
-@pytest.mark.parametrize(
-    ("tokens", "pieces"),
-    [
-        (["क", "ा ", "b"], ["का", " ", "b"]),
-        (["क", "\u094d", "षि"], ["क\u094dषि"]),
-        (["🇩", "🇪", "🇫"], ["🇩🇪", "🇫"]),
-        (["❤", "\ufe0f"], ["❤\ufe0f"]),
-        (["ᄒ", "ᅢ", "x"], ["해", "x"]),
-    ],
-)
-def test_a_character_of_several_tokens_has_the_style_of_the_first(tokens: list[str], pieces: list[str]) -> None:
-    lines = TokenLines(20)
-    lines.append([(text, PLAIN) for text in tokens], 0)
-    assert [piece.text for piece in lines.lines[0]] == pieces
-
-
 def test_a_character_that_grows_at_the_end_of_a_line_begins_the_next() -> None:
     lines = TokenLines(4)
     lines.append([("abcक", PLAIN), ("ा", PLAIN), ("d", PLAIN)], 0)
