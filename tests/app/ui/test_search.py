@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, OptionList
+from textual.widgets import OptionList
 
 from specchat.app.ui.screens.lists import SearchScreen
 from tests.app.stage import QUESTION, Stage, lines_of
@@ -78,17 +78,6 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
         await stage.press(pilot, "enter")
         await stage.comes(pilot, lambda: any("lies" in line for line in lines_of(stage)))
         assert not any("Look:" in line for line in lines_of(stage))
-
-
-async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await searched(stage, pilot, "(.*")
-        stage.app.screen.query_one(Input).value = "(.*) nothing of the kind"
-        await stage.settle(pilot)
-        assert options(stage) == ["nothing found"]
-        assert isinstance(await stage.press(pilot, "enter"), SearchScreen)
-        await stage.press(pilot, "escape")
-        assert screen_of(stage).conversation.prompts == []
 
 
 async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> None:

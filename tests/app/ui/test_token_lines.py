@@ -91,6 +91,7 @@ PROGRAM = (sys.executable, "-m", "tests.stress.numbered", "--rounds", 3)
 PLAIN, REJECTED = Fate.PLAIN, Fate.REJECTED
 
 
+@pytest.mark.slow
 def test_the_right_border_of_the_composer_stays_whatever_is_typed(tmp_path: Path) -> None:
     """This terminal counts flags, tones, hearts and vowel signs in another way than the app."""
     lines = [f"{text * 4} end{n}" for n, text in enumerate((FLAGS, SYLLABLES, TONE, HEART, FAMILY, "한글", "e\u0301"))]
