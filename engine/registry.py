@@ -126,6 +126,8 @@ PARTS = (
 )  # fmt: skip
 PUBLISHED = PartKind("head", "", f"{CORE}.published.load", "load_published", _HEAD_NEEDS)
 """Heads of other authors, which are found by their configuration."""
+MTP_LAYER = PartKind("head", "", f"{CORE}.published.mtp", "load_mtp_file", _HEAD_NEEDS)
+"""GGUF files of a target's multi-token-prediction layer alone."""
 BLOCK = PartKind("block", "", f"{CORE}.block.reading", "load_block", "is a block drafter, which needs")
 """Block drafters, found likewise."""
 

@@ -340,7 +340,8 @@ def _probed(model: Any, masks: attention.AttentionMasks) -> CacheProbe:
             )
     except Exception as error:  # this call runs modelling code of any kind
         kind = getattr(model.config.get_text_config(), "model_type", type(model).__name__)
-        raise EngineError(f"models of type {kind} cannot be run with a slot cache ({error}): {OTHER_WAYS}") from error
+        cause = f" ({first_line(error)})" if isinstance(error, RuntimeError) else ""  # others are of the code
+        raise EngineError(f"models of type {kind} keep a state that is not supported{cause}: {OTHER_WAYS}") from error
     unknown = record_states(model, {layer for layer, state in probe.states if state == "recurrent"})
     attends = len(probe.shapes) == model.config.get_text_config().num_hidden_layers  # in all layers: Granite 4 dense
     if unknown or (model._is_stateful and not (probe.states or attends)):

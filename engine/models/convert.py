@@ -28,7 +28,7 @@ from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.gguf.rope import rope_parameters
 from specchat.engine.models.gguf.tokenizer import read_tokenizer
 from specchat.engine.models.gguf.vocabulary import KINDS
-from specchat.engine.models.model_config import allow_any_heads
+from specchat.engine.models.model_config import OTHER_WAYS, allow_any_heads
 from specchat.engine.models.packed.gguf_source import GgufSource
 from specchat.engine.models.tokenizer import FACTS, VERSION
 from specchat.engine.progress import Progress, ReportingBar, silence_transformers, transformers_bars
@@ -132,7 +132,13 @@ def _other_config(header: GgufHeader) -> PreTrainedConfig:
     if header.setting("rope.scaling.type", "none") != "none" or "rope_freqs.weight" in header.tensors:
         raise EngineError(f"{header.path} scales its rope, which conversion would lose: use the safetensors model")
     file = header.path
-    config: PreTrainedConfig = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
+    with errors_as(
+        lambda error: (
+            f"{file} is of llama.cpp's architecture {header.architecture}, which cannot be read ({first_line(error)}): "
+            f"give the folder or hub id of its safetensors, {OTHER_WAYS}"
+        )
+    ):
+        config: PreTrainedConfig = AutoConfig.from_pretrained(file.parent, gguf_file=file.name, local_files_only=True)
     vars(config).pop("_model_name_or_path", None)  # the file's general.name, not a path
     vars(config).pop("quantization_config", None)
     return config

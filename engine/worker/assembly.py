@@ -21,7 +21,6 @@ from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.drafter import Drafter
 from specchat.engine.device.device import available_memory, pick_device, unused_gpu
 from specchat.engine.device.graphs import GraphPool
-from specchat.engine.drafters.block.reading import UnfitBlockError
 from specchat.engine.drafters.build_context import BuildContext, DraftPart
 from specchat.engine.drafters.datastore import Datastore
 from specchat.engine.drafters.head.folder import LoadedHead, find_head
@@ -35,6 +34,7 @@ from specchat.engine.registry import DRAFTERS, Condition
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.worker.notices import INEXACT, notices_of
 from specchat.engine.worker.obtain import (
+    UnfitDraftError,
     load_own_part,
     load_part,
     make_runner,
@@ -218,7 +218,7 @@ def assemble(config: EngineConfig, progress: Progress) -> Assembly:
     unused = unused_gpu() if config.device == "auto" else None
     try:
         parts, more_notices = _load_parts(config, target.model, progress)
-    except UnfitBlockError as error:
+    except UnfitDraftError as error:
         config = replace(config, draft=None)
         parts, more_notices = _load_parts(config, target.model, progress)
         more_notices = [f"{error}. Until then drafts are as without it", *more_notices]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -30,8 +30,12 @@ from specchat.engine.models.resolve import resolve, tokenizer_folder
 from specchat.engine.models.store import ModelStore
 from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
-from specchat.engine.registry import BLOCK, PARTS, PUBLISHED, PartKind
+from specchat.engine.registry import PARTS, PartKind
 from specchat.engine.sequence.template import read_template
+
+
+class UnfitDraftError(EngineError):
+    """Why a published drafter cannot be used; its target runs with the drafter that it would have had without it."""
 
 
 def names_part(spec: str, store: ModelStore, progress: Progress) -> bool:
@@ -43,7 +47,8 @@ def load_part(spec: str, model: Model, store: ModelStore, progress: Progress) ->
     """The part that `--draft` names, by its kind; empty for a draft model.
 
     Raises:
-        EngineError: it does not fit the target, or is broken.
+        UnfitDraftError: it is of other authors, and does not fit the target or is broken.
+        EngineError: it is of another kind, likewise, or cannot be fetched.
     """
     found = _find(spec, store, progress)
     if found is None:
@@ -51,7 +56,9 @@ def load_part(spec: str, model: Model, store: ModelStore, progress: Progress) ->
     kind, folder = found
     if kind.needs:
         require_decoder_only(model, f"{spec} {kind.needs}")
-    return {kind.part: getattr(import_module(kind.module), kind.loader)(folder, model)}
+    load = getattr(import_module(kind.module), kind.loader)
+    with nullcontext() if kind.card else _unfit():
+        return {kind.part: load(folder, model)}
 
 
 def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
@@ -79,10 +86,20 @@ def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[PartKind, P
     for kind in PARTS:
         if folder and (folder / kind.card).is_file():
             return kind, folder
-    from specchat.engine.drafters.published.find import find_published, is_block
+    from specchat.engine.drafters.published.find import find_published, kind_of
 
-    published = find_published(spec, store, progress)
-    return (BLOCK if is_block(published) else PUBLISHED, published) if published else None
+    with _unfit() if folder else nullcontext():
+        published = find_published(spec, store, progress)
+        return (kind_of(published), published) if published else None
+
+
+@contextmanager
+def _unfit() -> Iterator[None]:
+    """Context manager that turns an EngineError into an UnfitDraftError."""
+    try:
+        yield
+    except EngineError as error:
+        raise UnfitDraftError(str(error)) from None
 
 
 @dataclass(frozen=True, slots=True)

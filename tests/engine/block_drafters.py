@@ -23,11 +23,12 @@ Made = tuple[dict[str, Any], Tensors]
 
 
 def dflash() -> Made:
-    """DFlash as z-lab writes it, with biases."""
+    """DFlash as z-lab writes it, with biases, and rotary embeddings of the first half of each head."""
     torch.manual_seed(21)
     config = _qwen3(2) | {
         "architectures": ["DFlashDraftModel"], "block_size": 4, "num_target_layers": LAYERS, "attention_bias": True,
         "layer_types": ["full_attention"] * 2, "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [1, 4, 6]},
+        "partial_rotary_factor": 0.5,
     }  # fmt: skip
     return config, _network(2, 3, bias=True)
 
@@ -67,7 +68,7 @@ def dflash_2() -> Made:
 
 
 def dspark() -> Made:
-    """DSpark as DeepSpec writes it: all at the top level, with the target's embedding and output layer."""
+    """DSpark as DeepSpec writes it: all at the top level."""
     torch.manual_seed(24)
     config = _qwen3(2) | {
         "architectures": ["Qwen3DSparkModel"], "block_size": 4, "mask_token_id": MASK, "target_layer_ids": [-1, 3, 6],
@@ -75,8 +76,7 @@ def dspark() -> Made:
         "markov_head_type": "vanilla", "enable_confidence_head": True, "confidence_head_with_markov": True,
         "num_anchors": 64,
     }  # fmt: skip
-    tensors = _network(2, 3) | _markov() | _confidence(HIDDEN + RANK)
-    return config, tensors | {f"{name}.weight": _matrix(VOCABULARY, HIDDEN) for name in ("embed_tokens", "lm_head")}
+    return config, _network(2, 3) | _markov() | _confidence(HIDDEN + RANK)
 
 
 def dspark_gated() -> Made:
@@ -120,7 +120,7 @@ def speculators_dflash() -> Made:
     torch.manual_seed(26)
     config = _speculators("dflash", 2, block_size=5, aux_hidden_state_layer_ids=[2, 4, 5], sample_from_anchor=False)
     config["transformer_layer_config"] |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
-    tensors = _network(2, 3) | _maps() | {"lm_head.weight": _matrix(KNOWN, HIDDEN)}
+    tensors = _network(2, 3) | _maps()
     tensors["verifier_norm.weight"] = _norm(HIDDEN)
     return config | {"sliding_window_non_causal": True}, tensors
 
@@ -299,8 +299,12 @@ def _turned(x: Tensor, positions: Tensor, config: Mapping[str, Any], layer: Mapp
     """x [T, heads, size] with rotary embeddings."""
     rotary = layer.get("rope_parameters") or {"rope_theta": layer.get("rope_theta", 10000.0)}
     rotary = rotary.get("full_attention", rotary)
-    frequencies = rotary["rope_theta"] ** (-torch.arange(0, SIZE, 2) / SIZE)
-    frequencies[int(SIZE // 2 * rotary.get("partial_rotary_factor", 1.0)) :] = 0
+    if share := layer.get("partial_rotary_factor"):
+        x, still = x[..., : int(SIZE * share)], x[..., int(SIZE * share) :]
+        return torch.cat([_turned(x, positions, config, {"rope_parameters": rotary}), still], -1)
+    size = x.shape[-1]
+    frequencies = rotary["rope_theta"] ** (-torch.arange(0, size, 2) / size)
+    frequencies[int(size // 2 * rotary.get("partial_rotary_factor", 1.0)) :] = 0
     factor = 1.0
     if rotary.get("rope_type") == "yarn":  # Peng et al. 2023, as transformers computes it
         low, high = (
@@ -314,7 +318,7 @@ def _turned(x: Tensor, positions: Tensor, config: Mapping[str, Any], layer: Mapp
     angles = positions[:, None] * frequencies
     cosine, sine = angles.cos()[:, None] * factor, angles.sin()[:, None] * factor
     if config.get("rope_is_neox_style", True):
-        first, second = x[..., : SIZE // 2], x[..., SIZE // 2 :]
+        first, second = x[..., : size // 2], x[..., size // 2 :]
         return torch.cat([first * cosine - second * sine, second * cosine + first * sine], -1)
     first, second = x[..., ::2], x[..., 1::2]
     return torch.stack([first * cosine - second * sine, second * cosine + first * sine], -1).flatten(-2)

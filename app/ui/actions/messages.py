@@ -21,6 +21,7 @@ from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.tools import ToolActions
+from specchat.app.ui.pump import FRAME_S
 from specchat.app.ui.rendering.token_cursor import Spot
 from specchat.app.ui.rendering.verdict import shown
 from specchat.app.ui.screens.candidates import CandidatesScreen
@@ -165,7 +166,13 @@ class MessageActions(ActionGroup):
         return None if chosen is None else replace(settings, **warmed(settings)) if chosen == 0 else settings
 
     def _continue(self, prompt: Prompt) -> None:
-        reply = prompt.reply
+        reply, called = prompt.reply, prompt.parent
+        empty = reply is not None and not (reply.open or reply.has_text)
+        if empty and isinstance(called, Reply) and prompt.results and called.unanswered:
+            reply = called  # it was stopped before all results were there
+        if reply is not None and reply.open and (reply.stopping or (reply.calling and reply.calling.stopped)):
+            self._continue_stopped(prompt, reply)
+            return
         if reply is None or reply.open:
             raise UnavailableError("the reply is still being written")
         if reply.unanswered:
@@ -180,6 +187,13 @@ class MessageActions(ActionGroup):
             stop_repeats=reply.reason is not FinishReason.REPEATS,
         )
         self._started(started)
+
+    @in_background("continue")
+    async def _continue_stopped(self, prompt: Prompt, reply: Reply) -> None:
+        """Continue a reply once it has stopped, which takes a round."""
+        while reply.open:
+            await asyncio.sleep(FRAME_S)
+        self._continue(prompt)
 
     def _penalise(self, prompt: Prompt) -> None:
         settings = self._scope.effective

@@ -100,6 +100,9 @@ def _config(header: GgufHeader, vocabulary: int, drafted: int | None) -> dict[st
     if scaling != "none":
         rotary |= {"rope_type": scaling, "factor": header.setting("rope.scaling.factor")}
         rotary["original_max_position_embeddings"] = header.setting("rope.scaling.original_context_length")
+    size = header.setting("attention.key_length", None)
+    if size and (turned := header.setting("rope.dimension_count", size)) != size:
+        rotary["partial_rotary_factor"] = turned / size
     tokens = header.metadata.get("tokenizer.ggml.tokens")
     special = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k", "sample_from_anchor")
     return {
@@ -108,7 +111,7 @@ def _config(header: GgufHeader, vocabulary: int, drafted: int | None) -> dict[st
         "num_hidden_layers": layers,
         "num_attention_heads": header.setting("attention.head_count"),
         "num_key_value_heads": header.setting("attention.head_count_kv"),
-        "head_dim": header.setting("attention.key_length", None),
+        "head_dim": size,
         "rms_norm_eps": header.setting("attention.layer_norm_rms_epsilon"),
         "max_position_embeddings": header.setting("context_length", 2048),
         "rope_parameters": rotary,
@@ -124,6 +127,8 @@ def _config(header: GgufHeader, vocabulary: int, drafted: int | None) -> dict[st
             "target_layer_ids": [depth - 1 for depth in header.setting("target_layers")],
             "final_logit_softcapping": header.setting("final_logit_softcapping", None),
             "output_multiplier": header.setting("logit_scale", None),
+            "input_embedding_scale": header.setting("embedding_scale", None),
+            "attention_value_scale": header.setting("attention.value_scale", None),
             **{name: header.setting(name, None) for name in special},
         },
     }

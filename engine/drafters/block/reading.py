@@ -15,7 +15,7 @@ from specchat.engine.drafters.block.gguf import read_gguf
 from specchat.engine.drafters.block.network import BlockNetwork
 from specchat.engine.drafters.block.shape import BlockShape, read_shape
 from specchat.engine.drafters.head.layer import pack_head
-from specchat.engine.drafters.published.find import CONFIG, GGUF
+from specchat.engine.drafters.published.find import CONFIG, GGUF, NESTED
 from specchat.engine.drafters.published.load import FINGERPRINT, TARGET
 from specchat.engine.drafters.published.weights import (
     UnfitError,
@@ -26,13 +26,17 @@ from specchat.engine.drafters.published.weights import (
     require,
     without_nulls,
 )
-from specchat.engine.errors import EngineError, errors_as
+from specchat.engine.errors import errors_as
 from specchat.engine.models.checkpoint import display_name, read_json
 from specchat.engine.models.packed.load import Model, PackedModel
 from specchat.engine.models.packed.quantize import quantize_network
 
-_OF_THE_TARGET = re.compile(r"(embed_tokens|lm_head|verifier_\w+)\.weight|rotary_emb\..*")
-"""Tensors that are the target's, or computed."""
+_EMBEDDING, _OUTPUT = "embed_tokens.weight", "lm_head.weight"
+_UNUSED = re.compile(r"verifier_\w+\.weight|rotary_emb\..*")
+"""Tensors for training, or computed."""
+_MASK_FILE = "mask_embedding.pt"
+_COMPARED, _GAP = 64, 0.5
+"""Rows that are compared with the target's, and by how much of its length one may differ: codes of 2 bits do by 0.3."""
 _OTHER_NAMES = {
     "model.": "", "logit_head.": "", "midlayer.": "layers.0.", "encoder.output_norm_enc.": "hidden_norm.",
     "encoder.fc.": "fc.",
@@ -40,10 +44,6 @@ _OTHER_NAMES = {
 """Beginnings of names in some checkpoints, and the usual ones."""
 _TURNED = re.compile(r"layers\.\d+\.self_attn\.[qk]_(proj|norm)\.(weight|bias)")
 """Tensors whose rows rotary embeddings pair."""
-
-
-class UnfitBlockError(EngineError):
-    """Why a block drafter cannot be used; its target runs with the drafter that it would have had without it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,9 @@ def load_block(folder: Path, target: Model) -> LoadedBlock:
         target: whose hidden states it reads.
 
     Raises:
-        UnfitBlockError: it does not fit the target, is of an unknown kind, or lacks something.
+        EngineError: it does not fit the target, is of an unknown kind, or lacks something.
     """
-    try:
-        network, vocabulary = read_block(folder, target)
-    except EngineError as error:
-        raise UnfitBlockError(str(error)) from None
+    network, vocabulary = read_block(folder, target)
     if isinstance(target, PackedModel):
         for head in network.scoring_heads:  # small, and they change logits directly
             quantize_network(head)
@@ -97,7 +94,8 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
         else:
             config, tensors = _completed(without_nulls(read_json(folder / CONFIG)), target), read_tensors(folder)
         tensors = {_usual(name): tensor for name, tensor in tensors.items()}
-        tensors = {name: tensor for name, tensor in tensors.items() if not _OF_THE_TARGET.fullmatch(name)}
+        tensors = {name: tensor for name, tensor in tensors.items() if not _UNUSED.fullmatch(name)}
+        own = {name: tensors.pop(name) for name in (_EMBEDDING, _OUTPUT) if name in tensors}
         shape = read_shape(config, tensors)
         require(
             config.get(FINGERPRINT, target.fingerprint) == target.fingerprint,
@@ -105,10 +103,13 @@ def read_block(folder: Path, target: Model) -> tuple[BlockNetwork, Tensor]:
             "the drafter of this target",
         )
         _check(shape, config, target)
-        shape = replace(shape, embedding_scale=shape.embedding_scale * embedding_scale(target))
-        if not config.get("rope_is_neox_style", config.get("is_neox_style", True)):
-            tensors |= {name: _halves(t, shape.head_size) for name, t in tensors.items() if _TURNED.fullmatch(name)}
+        require(not (folder / _MASK_FILE).exists(), "has an own embedding of its mask token, which is not supported")
+        if folder.suffix != GGUF or config[NESTED]["input_embedding_scale"] is None:  # llama.cpp's is the whole factor
+            shape = replace(shape, embedding_scale=shape.embedding_scale * embedding_scale(target))
+        shape, tensors = _rotated(shape, config, tensors)
         vocabulary = read_vocabulary(shape.draft_vocabulary, shape.vocabulary, tensors)
+        for name, table in own.items():
+            _check_table(name, table, vocabulary, shape.mask, target)
         with torch.device("meta"):
             network = BlockNetwork(shape)
         fill(network, tensors, "", "")
@@ -161,11 +162,67 @@ def _check(shape: BlockShape, config: Mapping[str, Any], target: Model) -> None:
     )
 
 
+def _check_table(name: str, table: Tensor, vocabulary: Tensor, mask: int, target: Model) -> None:
+    """Check that a drafter's embedding or output layer is its target's, which is used.
+
+    Raises:
+        UnfitError: it is another.
+    """
+    rows = torch.arange(0, len(table), max(len(table) // _COMPARED, 1))
+    tokens = vocabulary[rows] if len(table) == len(vocabulary) else rows
+    if name == _EMBEDDING:
+        tokens = rows = torch.cat([rows, torch.tensor([mask])])
+    if len(table) in (len(vocabulary), target.vocab_size) and table.shape[1] == hidden_size(target):
+        expected = _rows(target, tokens, output=name == _OUTPUT)
+        gap = (table[rows].float() - expected).norm(dim=1)
+        if bool((gap <= _GAP * expected.norm(dim=1)).all()):
+            return
+    raise UnfitError(f"has a {name} of its own, which is not its target's: choose another drafter")
+
+
+def _rows(target: Model, tokens: Tensor, *, output: bool) -> Tensor:
+    """Rows of the target's embedding or output layer, float32, on the CPU."""
+    if isinstance(target, PackedModel):
+        return torch.from_numpy((target.output if output else target.embedding).rows_of(tokens.numpy()))
+    network: Any = target.model
+    table: Any = network.get_output_embeddings() if output else network.get_input_embeddings()
+    rows: Tensor = table.weight[tokens.to(target.device)].float().cpu()
+    return rows
+
+
 def embedding_scale(target: Model) -> float:
     """The factor by which the target's embedding module multiplies what it stores, as Gemma's does."""
     if isinstance(target, PackedModel):
         return target.shape.embedding_scale
     return float(getattr(target.model.get_input_embeddings(), "scalar_embed_scale", 1.0))
+
+
+def _rotated(
+    shape: BlockShape, config: Mapping[str, Any], tensors: dict[str, Tensor]
+) -> tuple[BlockShape, dict[str, Tensor]]:
+    """A shape and tensors whose rotary embeddings pair the halves of a head; frequencies of 0 turn nothing.
+
+    Raises:
+        UnfitError: the turned part of a head is scaled too.
+    """
+    size, turned = shape.head_size, 2 * len(shape.frequencies)
+    scaled = turned < size and shape.rotation_factor != 1
+    require(not scaled, "scales rotary embeddings of a part of each head, which is not supported: choose another")
+    paired = {name: tensor for name, tensor in tensors.items() if _TURNED.fullmatch(name)}
+    if not config.get("rope_is_neox_style", config.get("is_neox_style", True)):
+        paired = {name: _halves(tensor, size) for name, tensor in paired.items()}
+    elif turned < size:
+        paired = {name: _apart(tensor, size, turned) for name, tensor in paired.items()}
+    return replace(shape, frequencies=shape.frequencies + (0.0,) * ((size - turned) // 2)), tensors | paired
+
+
+def _apart(rows: Tensor, size: int, turned: int) -> Tensor:
+    """Rows [heads x size, …] of rotary embeddings that pair the halves of the first `turned` dimensions of a head, in
+    the order in which the halves of the whole head are paired: the products of queries and keys stay the same."""
+    half, middle = turned // 2, (turned + size) // 2
+    first, second, *still = (range(half), range(half, turned), range(turned, middle), range(middle, size))
+    order = [*first, *still[0], *second, *still[1]]
+    return rows.view(-1, size, *rows.shape[1:])[:, order].reshape(rows.shape)
 
 
 def _halves(rows: Tensor, size: int) -> Tensor:

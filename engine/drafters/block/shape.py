@@ -44,7 +44,8 @@ class BlockShape:
     head_size: int
     epsilon: float
     frequencies: tuple[float, ...]
-    """[head size / 2], inverse frequencies of rotary embeddings, which pair the two halves of a head."""
+    """[head size / 2], inverse frequencies of rotary embeddings, which pair the two halves of a head; as it is read, of
+    the dimensions that are turned."""
     rotation_factor: float
     """Factor of cosine and sine."""
     windows: tuple[int | None, ...]
@@ -178,6 +179,7 @@ class _Reader:
             self._kind is None or self._kind in BLOCK_KINDS,
             f"is of the kind {self._kind!r} of speculators, which is not supported",
         )
+        require(not self._stated("attention_value_scale"), "scales the values of attention, which is not supported")
         require(activation == usual, f"has the activation {activation!r}, which is not supported")
         require(head == gated, f"has a Markov head of the type {head!r}, which is not supported: choose another")
         coded = self._config.get("quantization_config") or any(_OF_CODES.search(name) for name in self._tensors)

@@ -119,7 +119,9 @@ class EagleShape:
         Raises:
             UnfitError: the rotary settings are unknown, or cannot be read.
         """
-        return rotary_frequencies(self._layer, self.hidden, self.heads, self.head_size)
+        frequencies, factor = rotary_frequencies(self._layer, self.hidden, self.heads, self.head_size)
+        require(2 * len(frequencies) == self.head_size, "turns a part of each head alone, which is not supported")
+        return frequencies, factor
 
 
 def _positive(layer: Mapping[str, Any], name: str) -> int:

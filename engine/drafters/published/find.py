@@ -15,6 +15,7 @@ from specchat.engine.models.gguf.header import GgufHeader
 from specchat.engine.models.hub import HUB_ID, SHARD, cached_snapshot, drafter_file, fetch_from_hub, hub_file, hub_files
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import Progress
+from specchat.engine.registry import BLOCK, MTP_LAYER, PUBLISHED, PartKind
 
 CONFIG = "config.json"
 WEIGHTS = ("model.safetensors", INDEX, "medusa_lm_head.safetensors", "pytorch_model.bin", "medusa_lm_head.pt")
@@ -29,15 +30,17 @@ _MARKS = (SPECULATORS, "draft_vocab_size", "backbone_hidden_size", MEDUSA)
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
-def is_block(found: Path) -> bool:
-    """Whether what was found is a block drafter."""
-    return found.suffix == GGUF or _states_block(read_json(found / CONFIG))
+def kind_of(found: Path) -> PartKind:
+    """The kind of what was found."""
+    if found.suffix == GGUF:
+        return MTP_LAYER if GgufHeader.read(found).is_mtp_alone else BLOCK
+    return BLOCK if _states_block(read_json(found / CONFIG)) else PUBLISHED
 
 
-def _is_block_file(file: Path) -> bool:
-    """Whether a GGUF file is a block drafter, or a drafter of another architecture, which is refused by its name."""
+def _is_drafter_file(file: Path) -> bool:
+    """Whether a GGUF file is a drafter; one of an unknown architecture is refused by its name."""
     header = GgufHeader.read(file)
-    return header.architecture in GGUF_BLOCKS or _FUSION in header.tensors
+    return header.architecture in GGUF_BLOCKS or _FUSION in header.tensors or header.is_mtp_alone
 
 
 def _states_block(config: Mapping[str, Any]) -> bool:
@@ -51,7 +54,7 @@ def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | N
     """Folder of the published head that `spec` names, fetched if need be; None if it names something else.
 
     Args:
-        spec: a folder, the name of a stored head, or a hub id (organisation/name); or the GGUF file of a block drafter,
+        spec: a folder, the name of a stored head, or a hub id (organisation/name); or the GGUF file of a drafter,
             which is returned.
         store: where heads of the hub are kept, among the models.
         progress: called with the stage fetch.
@@ -63,7 +66,7 @@ def find_published(spec: str, store: ModelStore, progress: Progress) -> Path | N
     if spec in PRESETS or not spec.strip():
         return None
     if path and path.suffix == GGUF and path.is_file():
-        return path if _is_block_file(path) else None
+        return path if _is_drafter_file(path) else None
     folder = store.find(spec) or (path if path and path.is_dir() else None)
     if folder is None:
         if path or not HUB_ID.fullmatch(spec):
@@ -96,7 +99,7 @@ def _published_in(folder: Path) -> Path | None:
         names = [file.name for file in folder.iterdir()]
         return folder if _holds_head(read_json(folder / CONFIG), names) else None
     files = list(folder.glob(f"*{GGUF}"))
-    return files[0] if len(files) == 1 and _is_block_file(files[0]) else None
+    return files[0] if len(files) == 1 and _is_drafter_file(files[0]) else None
 
 
 def _holds_head(config: dict[str, Any], files: Collection[str]) -> bool:

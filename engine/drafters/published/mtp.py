@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,8 +27,10 @@ from specchat.engine.drafters.head.torch_layer import LONGEST_LOOK, TorchLayer
 from specchat.engine.drafters.published.weights import fill, head_errors
 from specchat.engine.errors import check
 from specchat.engine.models.checkpoint import MTP, MTP_FILE, weight_files
+from specchat.engine.models.convert import convert_gguf
 from specchat.engine.models.model_config import cache_argument, read_config
 from specchat.engine.models.packed.load import Model
+from specchat.engine.progress import ignore_progress
 
 _LAYER = "layers.0."
 _MOST_TOKENS = 32_768
@@ -35,24 +38,41 @@ _MOST_TOKENS = 32_768
 _EXPERT = re.compile(r"(.*experts)\.(\d+)\.(gate|up|down)_proj\.weight")
 
 
-def load_mtp(folder: Path, target: Model) -> LoadedHead:
+def load_mtp(folder: Path, target: Model, origin: Path | None = None) -> LoadedHead:
     """Load the layer of a model folder for the model itself.
+
+    Args:
+        folder: of configuration and weights.
+        target: the model.
+        origin: the file or folder for messages, if it is another.
 
     Raises:
         EngineError: it is missing, or its tensors have other shapes than the configuration asks for.
     """
     tensors = _with_joined_experts(_read(folder))
-    told = f"{folder} states a multi-token-prediction layer that its files lack: choose a copy of the model with it"
+    origin = origin or folder
+    told = f"{origin} states a multi-token-prediction layer that its files lack: choose a copy of the model with it"
     check(tensors, told)
     with torch.device("meta"):
         head = MtpHead(_layer_config(folder), target.layers)
     head.rotary = type(head.rotary)(head.config)  # its buffers are in no file
-    with head_errors(folder):
+    with head_errors(origin):
         fill(head, tensors, _LAYER, "block.")
     size = pack_head(head, target)
     count = min(target.vocab_size, _MOST_TOKENS)
     vocabulary = torch.tensor(sorted({*range(count), *target.eos_ids}), device=target.device)
     return LoadedHead(head, vocabulary, f"MTP layer of {target.name}", size)
+
+
+def load_mtp_file(file: Path, target: Model) -> LoadedHead:
+    """Load the layer from a GGUF file that has nothing else, for the model that it was made with.
+
+    Raises:
+        EngineError: as for `load_mtp`; or the file is of another architecture or model.
+    """
+    with TemporaryDirectory() as made:
+        convert_gguf(file, Path(made), ignore_progress, weights=False)
+        return load_mtp(Path(made), target, file)
 
 
 def _read(folder: Path) -> dict[str, Tensor]:

@@ -142,7 +142,7 @@ def hidden_size(target: Model) -> int:
     return int(target.model.config.get_text_config().hidden_size)
 
 
-_SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters")
+_SETTINGS = ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor")
 _TYPES = ("sliding_attention", "full_attention")
 """Types of layers that settings may be stated for, as in the target; speculators trains all layers with the first."""
 _KINDS = ("default", "linear", "llama3", "proportional", "yarn")
@@ -150,7 +150,8 @@ _KINDS = ("default", "linear", "llama3", "proportional", "yarn")
 
 
 def rotary_frequencies(layer: Mapping[str, Any], hidden: int, heads: int, size: int) -> tuple[Tensor, float]:
-    """Inverse frequencies [head size / 2] of rotary embeddings and the factor of cosine and sine.
+    """Inverse frequencies [R / 2] of rotary embeddings, which turn R dimensions of a head, and the factor of cosine and
+    sine.
 
     Args:
         layer: settings of the network in config.json.
@@ -178,7 +179,8 @@ def rotary_frequencies(layer: Mapping[str, Any], hidden: int, heads: int, size: 
         if kind != "default":
             make: Callable[[Any], tuple[Tensor, float]] = ROPE_INIT_FUNCTIONS[kind]
             return make(config)
-        return stated["rope_theta"] ** -(torch.arange(0, size, 2).float() / size), 1.0
+        turned = int(size * stated.get("partial_rotary_factor", 1.0))
+        return stated["rope_theta"] ** -(torch.arange(0, turned, 2).float() / turned), 1.0
     except (KeyError, TypeError, ValueError) as error:
         raise UnfitError(
             f"has a config.json with rotary settings that cannot be read ({first_line(error)}): fetch it again"

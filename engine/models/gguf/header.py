@@ -66,6 +66,11 @@ class GgufHeader:
         """Size of all tensors."""
         return sum(tensor.bytes for tensor in self.tensors.values())
 
+    @property
+    def is_mtp_alone(self) -> bool:
+        """Whether it has a multi-token-prediction layer without the layers of its model, as llama.cpp can write it."""
+        return bool(self.setting("nextn_predict_layers", 0)) and "blk.0.attn_norm.weight" not in self.tensors
+
     def setting(self, name: str, *default: Any) -> Any:
         """A value of the architecture's metadata, such as block_count; floats as in `rounded`.
 
@@ -156,6 +161,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r".+\.context_length": whole(1),
         r".+\.(feed_forward_length|attention\.head_count(_kv)?)": size | a_list(count, filled=True),
         r".+\.attention\.sliding_window_pattern": size | a_list(FLAG, filled=True) | a_list(count, filled=True),
+        r".+\.attention\.recurrent_layers": a_list(FLAG, filled=True),
         r".+\.rope\.dimension_sections": a_list(count),
         r".+\.target_layers": a_list(count, filled=True),
         r".+\.(embedding_length|attention\.\w+_length\w*|shortconv\.l_cache|ssm\.\w+|rope\.dimension_count)": size,

@@ -220,7 +220,7 @@ class GgufSource:
 
     def mtp_weights(self) -> dict[str, Tensor]:
         """Weights of the multi-token-prediction layer, by the names of checkpoints, bfloat16; empty without one."""
-        if not self.has("mtp.fc.weight"):
+        if not self.family.mtp or not self.has("mtp.fc.weight"):
             return {}
         names = [f"{name}.weight" for name in (*_MTP, *(f"layers.0.{part}" for part in _MTP_LAYER))]
         if self.has("mtp.layers.0.mlp.experts.down_proj.weight"):
@@ -230,7 +230,7 @@ class GgufSource:
             for name in names
             if is_experts(name) or self.has(f"mtp.{name}")
         }
-        return {name: each[None] if "shared_expert_gate" in name else each for name, each in found.items()}
+        return {name: each.view(1, -1) if "shared_expert_gate" in name else each for name, each in found.items()}
 
     def _find(self, name: str) -> GgufTensor | None:
         if name.startswith(MTP):
@@ -253,7 +253,12 @@ class GgufSource:
     def _tensor(self, name: str) -> GgufTensor:
         tensor = self._find(name)
         if tensor is None:
-            raise EngineError(f"{self.header.path} lacks weights ({name}): fetch the file again")
+            reason = f"lacks weights ({name}): fetch the file again"
+            if self.header.is_mtp_alone:
+                reason = "has a multi-token-prediction layer alone: give the file of its model, and this one as --draft"
+            elif any(key.endswith("attn_qkv.weight") for key in self.header.tensors) and name.endswith("q_proj.weight"):
+                reason = "has queries, keys and values in one matrix: choose a file that was made without --fuse-qkv"
+            raise EngineError(f"{self.header.path} {reason}")
         return tensor
 
     def _row_order(self, name: str) -> Order | slice:

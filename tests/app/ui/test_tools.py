@@ -94,6 +94,9 @@ async def test_a_running_call_is_stopped_and_earlier_results_are_kept(server: st
         assert stage.results == [SUNNY]
         assert lines_with(stage, "hang") == ["→ hang {} · no result"]
         assert lines_with(stage, "stopped") == ["■ stopped"]
+        await stage.send(pilot, "/continue")
+        await stage.comes(pilot, lambda: stage.asked)
+        await stage.press(pilot, "escape")
         await stage.answer(pilot, text="And now?")
         assert results(stage.engine.submitted[1]) == [SUNNY, NO_RESULT]
         await stage.send(pilot, "/continue 1")

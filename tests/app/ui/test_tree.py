@@ -143,10 +143,16 @@ async def test_a_greedy_reply_is_asked_for_again_with_other_settings(stage: Stag
 
 
 async def test_a_stopped_reply_is_continued_from_its_own_tokens(stage: Stage) -> None:
+    stage.engine.slow_to_stop = True
     async with stage.started(WIDE, "escape", events=40) as pilot:
         first = reply_of(screen_of(stage))
+        stage.composer.load_text("/continue")
+        await pilot.press("enter")
+        assert len(stage.engine.submitted) == 1
+        stage.engine.slow_to_stop = False
+        stage.engine.cancel(first.request_id)
+        await stage.settle(pilot)
         assert first.reason is FinishReason.CANCELLED
-        await stage.send(pilot, "/continue")
         request = stage.engine.submitted[-1]
         assert (request.reply_ids, request.reply_text) == (first.emitted, "")
         reply = reply_of(screen_of(stage))

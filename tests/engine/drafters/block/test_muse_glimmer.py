@@ -8,10 +8,11 @@ import torch
 from transformers import CONFIG_MAPPING, AutoModel, cache_utils
 
 from specchat.engine.drafters.block.reading import load_block
-from specchat.engine.drafters.published.find import find_published, is_block
+from specchat.engine.drafters.published.find import find_published, kind_of
 from specchat.engine.models.load import LoadedModel, load_model
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress, silence_transformers
+from specchat.engine.registry import BLOCK
 from tests.engine.drafters.block.test_network import TEXT, outcomes
 from tests.engine.models.test_image_text import write
 from tests.engine.published_heads import hidden_states
@@ -44,7 +45,7 @@ def target(tiny_model: Callable[..., Path], tmp_path: Path) -> LoadedModel:
 def test_it_drafts_as_in_transformers(target: LoadedModel, tmp_path: Path) -> None:
     folder = write_assistant(tmp_path / "assistant")
     assert find_published(str(folder), ModelStore(tmp_path / "models"), ignore_progress) == folder
-    assert is_block(folder)
+    assert kind_of(folder) is BLOCK
     found = outcomes(load_block(folder, target).network, target, TEXT)
     hidden, block = hidden_states(target, TEXT[:-1]), torch.tensor([[TEXT[-1], *[319] * 4]])
     assistant = AutoModel.from_pretrained(folder).eval()

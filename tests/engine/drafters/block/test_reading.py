@@ -12,15 +12,16 @@ from gguf import GGMLQuantizationType, GGUFWriter
 from torch import Tensor
 
 from specchat.engine import EngineConfig
-from specchat.engine.drafters.block.reading import UnfitBlockError, load_block, read_block
-from specchat.engine.drafters.published.find import find_published, is_block
+from specchat.engine.drafters.block.reading import load_block, read_block
+from specchat.engine.drafters.published.find import find_published, kind_of
 from specchat.engine.errors import EngineError
 from specchat.engine.models import downloads, is_installed
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
+from specchat.engine.registry import BLOCK
 from specchat.engine.worker.assembly import assemble
 from tests.engine.block_drafters import HEADS, INNER, KEY_HEADS, KINDS, MASK, SIZE, Made
-from tests.engine.published_heads import HIDDEN, llama, write
+from tests.engine.published_heads import HIDDEN, eagle_3, llama, write
 from tests.engine.tiny import VOCABULARY
 from tests.hub import Hub, serving, use
 from tests.tiny_model import write_tiny_model
@@ -57,6 +58,7 @@ def write_gguf(file: Path, kind: str, architecture: str = "dflash", **more: Tens
     writer.add_layer_norm_rms_eps(1e-6)
     writer.add_rope_freq_base(1000.0)
     writer.add_context_length(512)
+    writer.add_rope_dimension_count(int(SIZE * config.get("partial_rotary_factor", 1)))
     writer.add_mask_token_id(MASK)
     writer.add_uint32(f"{architecture}.block_size", stated["block_size"])
     writer.add_array(f"{architecture}.target_layers", [layer + 1 for layer in stated["target_layer_ids"]])
@@ -69,6 +71,7 @@ def write_gguf(file: Path, kind: str, architecture: str = "dflash", **more: Tens
     if "final_logit_softcapping" in nested:
         writer.add_final_logit_softcapping(nested["final_logit_softcapping"])
         writer.add_logit_scale(nested["output_multiplier"])
+        writer.add_embedding_scale(nested["input_embedding_scale"])
     for name, tensor in tensors.items():
         writer.add_tensor(_name_in_gguf(name), _as_converted(config, name, tensor).numpy())
     for name, tensor in more.items():
@@ -111,14 +114,11 @@ def test_a_gguf_file_says_what_the_folder_says(kind: str, architecture: str, tmp
     file = write_gguf(tmp_path / "drafter.gguf", kind, architecture)
     found = find_published(str(file), ModelStore(tmp_path / "models"), ignore_progress)
     assert found == file
-    assert is_block(found)
+    assert kind_of(found) is BLOCK
     (network, vocabulary), (plain, _) = (
         read_block(each, target) for each in (file, write(tmp_path / "folder", *KINDS[kind]()))
     )
-    stated = network.shape
-    if kind == "dflash 2":  # which llama.cpp has no key for
-        stated = type(stated)(**{name: getattr(stated, name) for name in stated.__slots__} | {"embedding_scale": 0.7})
-    assert stated == plain.shape
+    assert network.shape == plain.shape
     assert vocabulary.tolist() == list(range(VOCABULARY))
     for name, tensor in plain.state_dict().items():
         torch.testing.assert_close(network.state_dict()[name], tensor)
@@ -186,8 +186,8 @@ def test_what_does_not_fit_is_refused_by_name(made: Made, words: str, tmp_path: 
     folder = write(tmp_path / "strange", *made)
     found = find_published(str(folder), ModelStore(tmp_path / "models"), ignore_progress)
     assert found == folder
-    assert is_block(found)
-    with pytest.raises(UnfitBlockError, match=words) as caught:
+    assert kind_of(found) is BLOCK
+    with pytest.raises(EngineError, match=words) as caught:
         load_block(folder, llama())
     assert str(caught.value).startswith(f"the block drafter {folder} ")
 
@@ -210,6 +210,18 @@ def test_other_forms_say_the_same(kind: str, made: Made, tmp_path: Path) -> None
     target = llama()
     expected, _ = read_block(write(tmp_path / "usual", *KINDS[kind]()), target)
     assert read_block(write(tmp_path / "other", *made), target)[0].shape == expected.shape
+
+
+@pytest.mark.parametrize("kind", ["dspark", "speculators dflash"])
+def test_tables_in_its_file_are_the_targets(kind: str, tmp_path: Path) -> None:
+    target, (config, tensors) = llama(), KINDS[kind]()
+    embedding, output = (each.weight for each in (target.model.get_input_embeddings(), target.model.lm_head))
+    tables = {"embed_tokens.weight": embedding, "lm_head.weight": output[tensors.get("t2d", slice(None))]}
+    read_block(write(tmp_path / "same", config, tensors | tables), target)
+    for name, table in tables.items():
+        folder = write(tmp_path / name, config, tensors | {name: table.flip(0)})
+        with pytest.raises(EngineError, match=f"has a {name} of its own, which is not its target's"):
+            read_block(folder, target)
 
 
 def _of_another_variant(file: Path) -> Path:
@@ -243,7 +255,7 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 @pytest.mark.parametrize(("make", "words"), BAD_FILES.values(), ids=BAD_FILES.keys())
 def test_a_gguf_file_of_an_unknown_variant_is_refused(make: Callable[[Path], Path], words: str, tmp_path: Path) -> None:
-    with pytest.raises(UnfitBlockError, match=words):
+    with pytest.raises(EngineError, match=words):
         load_block(make(tmp_path / "strange.gguf"), llama())
 
 
@@ -299,7 +311,7 @@ def test_a_gguf_file_is_fetched_from_the_hub(tmp_path: Path, monkeypatch: pytest
             assert found == store.path("someone--tiny-GGUF") / FILES[2]
         assert is_installed(config)
     assert {name for name, _ in hub.asked} == {FILES[2]}
-    assert is_block(found)
+    assert kind_of(found) is BLOCK
     assert load_block(found, llama()).network.shape.markov_rank
 
 
@@ -317,9 +329,24 @@ def test_a_gguf_file_of_the_hub_that_is_no_block_drafter_is_refused(
     assert not store.models()
 
 
-def test_the_target_runs_with_the_drafter_that_it_would_have_had(tmp_path: Path) -> None:
+def _cut_short(folder: Path) -> Path:
+    file = write_gguf(folder.with_suffix(".gguf"), "dspark")
+    file.write_bytes(file.read_bytes()[:300])
+    return file
+
+
+UNFIT: dict[str, Callable[[Path], Path]] = {
+    "a block drafter": lambda folder: write(folder, *_with("dspark", block_size=1)),
+    "a head of a deeper target": lambda folder: write(folder, *eagle_3()),
+    "a file that is cut short": _cut_short,
+    "a file of something else": lambda folder: write_gguf(folder.with_suffix(".gguf"), "dspark", "eagle3"),
+}
+
+
+@pytest.mark.parametrize("make", UNFIT.values(), ids=UNFIT.keys())
+def test_the_target_runs_with_the_drafter_that_it_would_have_had(make: Callable[[Path], Path], tmp_path: Path) -> None:
     target = write_tiny_model(tmp_path / "target")
-    folder = write(tmp_path / "strange", *_with("dspark", block_size=1))
+    folder = make(tmp_path / "strange")
     config = EngineConfig(str(target), tmp_path / "models", draft=str(folder), device="cpu", context=64, slots=1)
     made = assemble(config, ignore_progress)
     (notice,) = [notice for notice in made.notices if str(folder) in notice]
