@@ -1,21 +1,12 @@
-"""What users are told about the loaded models: `Ready`, and notices and performance warnings, each of them once."""
+"""Notices for users: what should be known about loaded models, and performance warnings. Each is emitted once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
-
-import torch
 
 from specchat.engine.decoding.backend import Backend
-from specchat.engine.events import Captured, Notice, Outbox, Ready
-from specchat.engine.models.catalog import chat_sampling
+from specchat.engine.events import Notice, Outbox
 from specchat.engine.models.packed.load import Model
-from specchat.engine.sequence.call_formats import find_call_format
-from specchat.engine.sequence.template_traits import thinking_values, words_of
-
-if TYPE_CHECKING:
-    from specchat.engine.worker.assembly import Assembly
 
 INEXACT = (
     "exact mode cannot be given here: on this device the same token gets other bits at another place of a pass, so "
@@ -80,46 +71,3 @@ def notices_of(
         if passes.short_context is not None
     ]
     return notices
-
-
-def ready_of(made: Assembly, captured: Captured, plain_s: tuple[float, ...], spec: str, at: float) -> Ready:
-    """The event that the engine is ready.
-
-    Args:
-        made: what the engine runs with.
-        captured: the CUDA graphs so far.
-        plain_s: seconds of plain passes.
-        spec: `EngineConfig.target`.
-        at: the time.
-    """
-    target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
-    pool, reserved = target.cache.pool, not target.capabilities.packed
-    values, on_gpu = thinking_values(tokenizer), device.type == "cuda"
-    return Ready(
-        target=made.model.name,
-        draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
-        drafters=tuple(made.drafters),
-        device=device.type,
-        device_name=torch.cuda.get_device_name(device) if on_gpu else "CPU",
-        device_uuid=str(torch.cuda.get_device_properties(device).uuid) if on_gpu else "",
-        dtype=made.model.format,
-        context=target.context,
-        model_context=made.model.context,
-        slots=target.cache.slots,
-        weight_bytes=made.weight_bytes,
-        cache_bytes=made.cache_bytes + made.graph_bytes if reserved else min(made.cache_bytes, pool.bytes),
-        slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
-        kept_bytes=pool.bytes,
-        state_bytes=target.cache.state_bytes,
-        graphs=captured.graphs,
-        graph_bytes=captured.graph_bytes,
-        warm_up_s=captured.warm_up_s,
-        at=at,
-        plain_s=plain_s,
-        thinking_switch=bool(values),
-        thinking_values=tuple(values),
-        template_words=words_of(tokenizer.chat_template),
-        conversations=made.model.start is None,
-        tools=find_call_format(tokenizer) is not None,
-        sampling=chat_sampling(spec, made.model.recommended),
-    )

@@ -26,11 +26,14 @@ from specchat.engine.device.graphs import FIRST
 from specchat.engine.errors import ClosingError, EngineError, errors_as, first_line
 from specchat.engine.events import CachedText, CacheUse, Clock, Counted, FinishReason, Loading, Notice, Outbox, Ready
 from specchat.engine.kernels.library import KernelError
+from specchat.engine.models.catalog import chat_sampling
 from specchat.engine.request import Request
+from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.prompt import encode
 from specchat.engine.sequence.sequence import Scheduler, SequenceState
+from specchat.engine.sequence.template_traits import thinking_values, words_of
 from specchat.engine.worker.assembly import OUT_OF_MEMORY, Assemble, Assembly, cache_memory, free_memory
-from specchat.engine.worker.notices import Notices, ready_of
+from specchat.engine.worker.notices import Notices
 from specchat.engine.worker.prefill import Prefill
 from specchat.engine.worker.records import Emission
 from specchat.engine.worker.requests import Faults, OpenRequests
@@ -121,8 +124,7 @@ class Worker:
                 raise EngineError(f"{self.config.target} cannot be loaded: {error}") from error
         plain_s = time_warm_passes(made.target)
         self._put_to_work(made, plain_s)
-        captured = self._captures.made(self.clock())
-        self.on_ready(ready_of(made, captured, plain_s, self.config.target, self.clock()), made)
+        self.on_ready(ready_of(made, self._captures, plain_s, self.config.target, self.clock()), made)
         self._notices.tell([*made.notices, *made.performance_warnings()])
         return made
 
@@ -288,3 +290,46 @@ def cache_use(scheduler: Scheduler, at: float) -> CacheUse:
         for name in dict.fromkeys((*blocks, *running))
     )
     return CacheUse(BLOCK, pool.bytes // pool.blocks, pool.blocks, texts, at)
+
+
+def ready_of(made: Assembly, captures: Captures, plain_s: tuple[float, ...], spec: str, at: float) -> Ready:
+    """The event that the engine is ready.
+
+    Args:
+        made: what the engine runs with.
+        captures: of CUDA graphs, so far.
+        plain_s: seconds of plain passes.
+        spec: `EngineConfig.target`.
+        at: the time.
+    """
+    target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
+    pool, reserved, captured = target.cache.pool, not target.capabilities.packed, captures.made(at)
+    values, on_gpu = thinking_values(tokenizer), device.type == "cuda"
+    return Ready(
+        target=made.model.name,
+        draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
+        drafters=tuple(made.drafters),
+        device=device.type,
+        device_name=torch.cuda.get_device_name(device) if on_gpu else "CPU",
+        device_uuid=str(torch.cuda.get_device_properties(device).uuid) if on_gpu else "",
+        dtype=made.model.format,
+        context=target.context,
+        model_context=made.model.context,
+        slots=target.cache.slots,
+        weight_bytes=made.weight_bytes,
+        cache_bytes=made.cache_bytes + made.graph_bytes if reserved else min(made.cache_bytes, pool.bytes),
+        slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
+        kept_bytes=pool.bytes,
+        state_bytes=target.cache.state_bytes,
+        graphs=captured.graphs,
+        graph_bytes=captured.graph_bytes,
+        warm_up_s=captured.warm_up_s,
+        at=at,
+        plain_s=plain_s,
+        thinking_switch=bool(values),
+        thinking_values=tuple(values),
+        template_words=words_of(tokenizer.chat_template),
+        conversations=made.model.start is None,
+        tools=find_call_format(tokenizer) is not None,
+        sampling=chat_sampling(spec, made.model.recommended),
+    )
