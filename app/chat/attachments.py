@@ -111,7 +111,7 @@ def text_of(data: bytes, name: str) -> str:
     """
     text = decoded(data)
     if text is None:
-        raise UsageError(f"{name} is not a text file: only texts can be given to the model")
+        raise UsageError(f"{name} is not a text file: only text can be read")
     return clean_prompt(text)
 
 

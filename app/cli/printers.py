@@ -79,19 +79,18 @@ class PlainPrinter:
 
     def note(self, text: str) -> None:
         """Print the sentence on stderr."""
-        self.abandon()
+        self._end_line()
         warn(text)
 
     def finish(self, event: Finished) -> None:
         """Print the text that was held back, and end the line."""
         self._thought.end()
         self._print(event.tail, escape_controls(event.tail), thinking=event.thinking)
-        self.abandon()
+        self._end_line()
         if event.reason is FinishReason.REPEATS:
             self.note("the reply repeated itself and was ended")
 
-    def abandon(self) -> None:
-        """End the line."""
+    def _end_line(self) -> None:
         self._thought.end()
         if self._line_open:
             self._line_open = False
@@ -173,7 +172,7 @@ class ColourPrinter(PlainPrinter):
 
 
 class JsonPrinter:
-    """Prints one JSON object when the reply is complete, with the figures of `engine.Metrics`."""
+    """Prints one JSON object when the reply has ended, with the figures of `engine.Metrics`."""
 
     def __init__(self, ready: Ready, settings: Settings) -> None:
         self._ready = ready
@@ -232,9 +231,6 @@ class JsonPrinter:
         chosen = self._settings
         drafter = self._ready.drafters[0] if chosen.drafter == AUTO else chosen.drafter
         return {"drafter": drafter, "gamma": AUTO if chosen.gamma is None else chosen.gamma}
-
-    def abandon(self) -> None:
-        """Print nothing: an incomplete object cannot be used."""
 
 
 Printer = PlainPrinter | JsonPrinter

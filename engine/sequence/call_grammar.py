@@ -187,3 +187,10 @@ def call_constraint(request: Request, tokenizer: Any, is_control: Callable[[int]
     one = " | ".join(f"call{number}" for number in range(len(calls)))
     start = one if chosen else f"said (({one}) said){'*' if request.parallel_calls else '?'}\nsaid: /(?s:.*)/"
     return Constraint(ConstraintKind.CALL, "\n".join([f"start: {start}", *rules, *grammar.rules]))
+
+
+def may_end_thinking(constraint: Constraint, tokenizer: Any) -> bool:
+    """Whether a call that is forced may end the thinking instead of its closing mark, as some models write it."""
+    form = find_call_format(tokenizer)
+    begins = constraint.text.startswith("start: call") and "\ncall0: <[" in constraint.text
+    return begins and form is not None and bool(form.marks.closing)

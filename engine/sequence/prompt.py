@@ -18,7 +18,7 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specchat.engine.errors import EngineError, check, first_line
-from specchat.engine.request import KEEP_ENDS, STOP, Message, MessagePart, PartKind, Request
+from specchat.engine.request import KEEP_ENDS, STOP, Message, MessagePart, PartKind, Request, Tool
 from specchat.engine.sequence.call_formats import find_call_format
 from specchat.engine.sequence.template import default_template, render
 from specchat.engine.sequence.template_traits import (
@@ -79,6 +79,8 @@ def _render(request: Request, tokenizer: Any) -> str:
             raise
         except Exception as error:  # a template may raise anything
             refusals.append(error)
+    if (whole := tuple(map(_with_properties, request.tools))) != request.tools:
+        return _render(replace(request, tools=whole), tokenizer)
     *before, last = request.messages
     if before and last.role == "assistant" and last.content and not last.thinking:  # a template may end with questions
         begun: str = separate(last.content, tokenizer)
@@ -86,6 +88,12 @@ def _render(request: Request, tokenizer: Any) -> str:
             return _render(replace(request, messages=tuple(before)), tokenizer) + begun
     reason = first_line(refusals[0]) if refusals else "it is empty"
     raise EngineError(_sentence(request.messages, tokenizer, reason))
+
+
+def _with_properties(tool: Tool) -> Tool:
+    """The tool with `properties` among its parameters, as Seed-OSS's template needs them."""
+    given = json.loads(tool.parameters)
+    return tool if "properties" in given else replace(tool, parameters=json.dumps({**given, "properties": {}}))
 
 
 def _text(messages: Sequence[Message], tokenizer: Any, variables: Mapping[str, object]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from specchat.engine.errors import EngineError, errors_as, first_line
 from specchat.engine.request import ANY_TOOL, FIELD, Constraint, Request
-from specchat.engine.sequence.call_grammar import call_constraint
+from specchat.engine.sequence.call_grammar import call_constraint, may_end_thinking
 from specchat.engine.sequence.grammar import check_constraint, check_matcher, matcher_of
 from specchat.engine.sequence.reply_formats import LAST, ReplyFormat, find_format
 from specchat.engine.sequence.reply_parser import Channels, Tags
@@ -69,13 +69,14 @@ class Constraints:
             EngineError: as for `of`, or the model cannot be made to call the chosen tool.
         """
         form = None if request.raw or request.prompt is not None else self._format
-        constraint = request.constraint
+        constraint, unclosed = request.constraint, False
         if request.tools and (constraint is None or request.tool_choice != ANY_TOOL):
             constraint = call_constraint(request, self._of_model, self.is_control)
             form = form and form.without_answer()
+            unclosed = constraint is not None and may_end_thinking(constraint, self._of_model)
         if constraint is None:
             return None
-        lead = form and lead_of(form, prompt, self._of_model, request.thinking, self.is_control)
+        lead = form and lead_of(form, prompt, self._of_model, request.thinking, self.is_control, unclosed=unclosed)
         return self.of(constraint, lead or "", [*prompt, *given], len(prompt))
 
     def of(self, constraint: Constraint, lead: str, text: Sequence[int], begin: int) -> RowConstraint:
@@ -329,6 +330,8 @@ def lead_of(
     tokenizer: Any,
     thinking: bool | str | None,
     is_control: Callable[[int], bool],
+    *,
+    unclosed: bool = False,
 ) -> str:
     """Lark rules for all that precedes the rule `@answer`; empty for nothing.
 
@@ -338,6 +341,7 @@ def lead_of(
         tokenizer: a `PlainTokenizer`.
         thinking: of the request.
         is_control: whether llguidance takes a token for one that no text matches.
+        unclosed: whether the answer may follow thinking without a closing mark, as it begins with a control token.
     """
     backend, marks = tokenizer.backend_tokenizer, form.marks
 
@@ -355,20 +359,23 @@ def lead_of(
     closing = [*map(literal, parts.closing)]
     tokens = [each for each in closing if not each.startswith('"')]
     end = str(backend.decode(list(prompt[-LAST:]), skip_special_tokens=False)).rstrip()
+    thought = f"thought {parts.rest}"
+    if unclosed and isinstance(marks, Tags):
+        thought = f"({thought} | /(?s:.*)/)"
     if form.parser(prompt, tokenizer).thinking:  # some models write the opening mark once more
-        before = f"({parts.opening} SPACE)? thought {parts.rest}"
+        before = f"({parts.opening} SPACE)? {thought}"
     elif end.endswith(tuple(parts.closing)) or thinking in _UNTHINKING:
         before = ""
     else:  # or the closing mark alone
-        before = f"(SPACE ({parts.opening} thought | {'|'.join(closing)}) {parts.rest})?"
+        before = f"(SPACE ({parts.opening} {thought} | ({'|'.join(closing)}) {parts.rest}))?"
     if not before and not parts.answer:
         return ""
     if tokens:
-        thought = f"thought: /(?s:.*)/ ({'|'.join(tokens)})"
+        rule = f"thought: /(?s:.*)/ ({'|'.join(tokens)})"
     else:
         words = "|".join(map(re.escape, parts.closing)).replace("/", "\\/")
-        thought = f"thought[lazy]: /(?s:.*)({words})/"
-    return f"start: {before} {parts.answer} @answer\n{thought}\nSPACE: /[ \\n]{{0,4}}/"
+        rule = f"thought[lazy]: /(?s:.*)({words})/"
+    return f"start: {before} {parts.answer} @answer\n{rule}\nSPACE: /[ \\n]{{0,4}}/"
 
 
 def _of_tags(marks: Tags, literal: Literal) -> _Parts:

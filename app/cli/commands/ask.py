@@ -155,7 +155,11 @@ def _stream(
     writer: engine.TraceWriter | None,
     turn: StoredTurn | None,
 ) -> tuple[engine.Finished, engine.Message]:
-    """Print one reply; return how it ended, and its message."""
+    """Print one reply; return how it ended, and its message.
+
+    Raises:
+        EngineError: it failed; what there is of it is printed.
+    """
     outbox = engine.Outbox()
     said: list[engine.MessagePart] = []
     if writer:
@@ -184,12 +188,14 @@ def _stream(
                     printer.add(event)
                 case engine.Notice(text=text):
                     printer.note(text)
-                case engine.Finished(reason=engine.FinishReason.ERROR, message=message):
-                    printer.abandon()
-                    raise engine.EngineError(message)
                 case engine.Finished():
-                    printer.finish(event)
-                    return event, engine.Message("assistant", parts=joined(said))
+                    failed = event.reason is engine.FinishReason.ERROR
+                    reply = engine.Message("assistant", parts=joined(said))
+                    if reply.parts or not failed:
+                        printer.finish(event)
+                    if failed:
+                        raise engine.EngineError(event.message)
+                    return event, reply
 
 
 @contextmanager

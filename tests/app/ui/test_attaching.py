@@ -88,7 +88,7 @@ async def test_attach_names_a_file_and_refuses_what_is_none(stage: Stage) -> Non
         await stage.press(pilot, "enter", *"read it", "enter")
         assert asked(stage).startswith("notes.txt:\n```\nBring cake.\n```\n\n@notes.txt read it")
         for path, sentence in (
-            ("cat.png", "cat.png is not a text file: only texts can be given to the model"),
+            ("cat.png", "cat.png is not a text file: only text can be read"),
             ("gone.txt", "gone.txt cannot be read: No such file or directory"),
             ("src", "src is not a file: name a text file"),
         ):

@@ -57,14 +57,20 @@ def test_a_forced_call_is_one_valid_call_of_the_chosen_tool(name: str, special: 
             jsonschema.validate(json.loads(call.arguments), PLACES)
 
 
-def test_a_forced_call_follows_the_thinking() -> None:
-    tokenizer = tokenizer_of(CASES["Qwen3, which thinks"], special=False)
+@pytest.mark.parametrize("special", [None, False, True])
+@pytest.mark.parametrize("ends", ["</think>\n\n", ""])
+def test_a_forced_call_follows_the_thinking_or_ends_it(ends: str, special: bool | None) -> None:
+    tokenizer = tokenizer_of(CASES["Qwen3, which thinks"], special=special)
     request = Request("r", CALLED[:1], tools=(CLOCK,), tool_choice="required")
     prompt = encode(request, tokenizer)
     row = Constraints(tokenizer, len(tokenizer), [EOS]).of_request(request, prompt, [])
     assert row is not None
     call = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
-    row.read([*prompt, *tokenizer.encode(f"<think>\nHm.\n</think>\n\n{call}")])  # raises if it is forbidden
+    reply = tokenizer.encode(f"<think>\nHm.\n{ends}{call}")
+    (mask,) = row.masks([*prompt, *reply])
+    assert bool(mask[EOS // 32] >> EOS % 32 & 1) is (ends != "" or special is not None)  # else a part of the thought
+    if ends or special is not None:
+        assert [each.name for each in streamed(tokenizer, reply, tools=(CLOCK,))[2]] == ["clock"]
 
 
 @pytest.mark.parametrize("name", ["Hermes, Qwen3", "Qwen3.5, Qwen3 Coder"])

@@ -40,6 +40,17 @@ def test_a_template_without_tools_refuses_them() -> None:
             encode(request, tokenizer)
 
 
+def test_a_template_that_needs_properties_gets_them() -> None:
+    tokenizer = tokenizer_of(CASES["Hermes, Qwen3"], special=True)
+    bare, whole = (Request("r", CALLED[:1], tools=(Tool("clock", "", text),)) for text in ("{}", '{"properties": {}}'))
+    assert encode(bare, tokenizer) != encode(whole, tokenizer)
+    needs = (
+        "{% for t in tools or [] %}{% for each in t.function.parameters.properties.items() %}{% endfor %}{% endfor %}"
+    )
+    tokenizer.chat_template = needs + tokenizer.chat_template
+    assert encode(bare, tokenizer) == encode(whole, tokenizer)
+
+
 def test_marks_in_tools_and_results_are_text() -> None:
     tokenizer = tokenizer_of(CASES["Ministral 3"], special=True)
     control = tokenizer.convert_tokens_to_ids("[TOOL_CALLS]")

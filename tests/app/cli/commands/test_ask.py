@@ -12,6 +12,7 @@ import pytest
 from specchat.app.sanitize import escape_controls
 from specchat.engine import Admitted, EngineError, Message, Metrics, Ready, Request, Round, read_trace, size_text
 from tests.app.cli.commands.command import Done, command
+from tests.app.sources.servers.recorded import CHAT, PLAIN, Recorded, chunk
 from tests.failing import fails
 from tests.hub import Hub, serving, use
 
@@ -79,8 +80,10 @@ def test_a_reply_follows_what_is_stated(
 
 def test_what_a_reply_cannot_follow_is_refused(ask: Callable[..., Done], tmp_path: Path) -> None:
     (tmp_path / "schema").write_text("{")
+    (tmp_path / "binary").write_bytes(b"\x89PNG\0\0")
     for options, told in {
         ("--schema", tmp_path / "schema"): "the JSON schema is not JSON",
+        ("--schema", tmp_path / "binary"): f"{tmp_path / 'binary'} is not a text file: only text can be read\n",
         ("--grammar", tmp_path / "none"): f"{tmp_path / 'none'} cannot be read: No such file or directory",
         ("--schema", '{"type":"object"}'): 'a file is wanted, not \'{"type":"object"}\': name one',
         ("--schema", ""): "a file is wanted, not '': name one",
@@ -90,6 +93,17 @@ def test_what_a_reply_cannot_follow_is_refused(ask: Callable[..., Done], tmp_pat
         done = ask("the", *options)
         assert (done.code, done.out) == (2, "")
         assert done.err.startswith(f"specchat: {told}")
+
+
+@pytest.mark.parametrize("text", ["Hi there", ""])
+def test_a_reply_that_fails_keeps_its_text(text: str) -> None:
+    with Recorded(PLAIN, {CHAT: [*([chunk(text)] * bool(text)), {"error": {"message": "no memory"}}]}) as server:
+        plain = command("ask", "hi", "--attach", server.url)
+        whole = command("ask", "hi", "--attach", server.url, "--json")
+    assert (plain.code, plain.out, plain.err) == (2, text and f"{text}\n", "specchat: no memory\n")
+    assert (whole.code, whole.err) == (2, plain.err)
+    found = [(values["text"], values["finish_reason"]) for values in map(json.loads, whole.out.splitlines())]
+    assert found == ([(text, "error")] if text else [])
 
 
 def test_a_schema_may_come_from_a_pipe(ask: Callable[..., Done]) -> None:
