@@ -43,6 +43,7 @@ def _mixture(header: GgufHeader) -> Settings:
         "routed_scaling_factor": header.setting("expert_weights_scale", 1.0),
         "n_group": header.setting("expert_group_count", 1),
         "topk_group": header.setting("expert_group_used_count", 1),
+        "num_nextn_predict_layers": header.setting("nextn_predict_layers", 0),
     }
 
 
