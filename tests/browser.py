@@ -67,20 +67,6 @@ class Browser:
             steps = [{"type": "keyDown", "value": CONTROL}, *steps, {"type": "keyUp", "value": CONTROL}]
         self._call("actions", actions=[{"type": "key", "id": "keys", "actions": steps}])
 
-    def point_at(self, selector: str) -> None:
-        """Move the mouse to the middle of the first visible element of a selector."""
-        x, y = self.run(
-            "const e = [...document.querySelectorAll(arguments[0])].find(e => e.getClientRects().length);"
-            "e.scrollIntoView({block: 'center'}); const r = e.getClientRects()[0];"
-            "return [Math.round(r.x + r.width / 2), Math.round(r.y + r.height / 2)];",
-            selector,
-        )
-        move = {"type": "pointerMove", "duration": 0, "x": x, "y": y}
-        self._call(
-            "actions",
-            actions=[{"type": "pointer", "id": "mouse", "parameters": {"pointerType": "mouse"}, "actions": [move]}],
-        )
-
     def picture(self, path: Path) -> None:
         """Write what the window shows as a PNG file."""
         path.write_bytes(base64.b64decode(self._call("screenshot")))

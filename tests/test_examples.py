@@ -29,6 +29,7 @@ def test_the_library_streams_rounds(tmp_path: Path, default_model: Path) -> None
     assert "tokens per target pass" in total
 
 
+@pytest.mark.slow
 def test_a_target_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
     done = run("Name three rivers", "no-such-model", models=tmp_path / "models")
     assert done.returncode == 1

@@ -15,7 +15,7 @@ def test_what_a_section_has_started_ends_with_it(tmp_path: Path, monkeypatch: py
     program.write_text(f"#!/bin/sh\nsleep 600 &\necho $! > {number}\nwait\n")
     program.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(program))
-    assert run(["machine"], tmp_path, 2) == {"machine": "stopped after 2 s"}
+    assert run(["machine"], tmp_path, 1) == {"machine": "stopped after 1 s"}
     left = int(number.read_text())
     until(lambda: not is_running(left))  # a killed process takes a moment to end
 

@@ -20,24 +20,6 @@ def talk() -> Conversation:
     return Conversation(path=messages)
 
 
-def test_another_version_or_reply_is_continued_as_it_was_last_shown(talk: Conversation) -> None:
-    first, second = talk.prompts
-    again, edited = Reply(), Prompt("B")
-    talk.add_sibling(first.replies[0], again)
-    assert path(talk) == "a2"
-    talk.select(first.replies[0])
-    talk.add_sibling(second, edited)
-    talk.begin_replies(edited, [Reply(), Reply()])
-    assert path(talk) == "a1 B1"
-    talk.select(again)
-    talk.select(first.replies[0])
-    assert path(talk) == "a1 B1"
-    assert talk.reveal(4) == (second.reply, [second])
-    assert path(talk) == "a1 b1"
-    assert talk.reveal(99) == (None, [])
-    assert len(talk.every_reply) == 5
-
-
 def test_waiting_prompts_stay_at_the_end_and_follow_the_first_reply(talk: Conversation) -> None:
     c, d = Prompt("c"), Prompt("d")
     talk.append(c)

@@ -5,18 +5,7 @@ from pathlib import Path
 import pytest
 
 from specchat.app import paths
-from specchat.engine import models_folder
 from tests.app.cli.commands.command import command
-
-FOLDERS = (models_folder, paths.data_folder, paths.config_folder)
-
-
-def test_one_variable_moves_everything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
-    places = [folder() for folder in FOLDERS]
-    assert places == [tmp_path / "home" / name for name in ("models", "data", "config")]
-    assert paths.database_file() == tmp_path / "home" / "data" / "specchat.db"
-    assert paths.settings_file() == tmp_path / "home" / "config" / "settings.toml"
 
 
 def test_the_variable_may_be_relative_or_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

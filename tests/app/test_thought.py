@@ -20,21 +20,13 @@ from specchat.engine import (
     Finished,
     FinishReason,
     Message,
-    Record,
     Round,
     Thinking,
     message_parts,
     to_json,
 )
-from tests.app.recorded import events_of_requests, replied
+from tests.app.recorded import replied
 from tests.app.thinking import MARKERS, thinking_trace
-
-BEGUN = Thinking("<think>", "</think>", True)
-
-
-def reply_of(records: list[Record], upto: int | None = None) -> Reply:
-    """The first reply of a trace, after its first `upto` records."""
-    return replied(events_of_requests(records)[0][:upto])
 
 
 def written(pieces: Iterable[str], markers: Thinking | None = MARKERS) -> Reply:
@@ -52,27 +44,6 @@ def shown(reply: Reply) -> tuple[str, str]:
             if token.fate not in (Fate.REJECTED, Fate.DISCARDED):
                 texts[reply.thought.holds(number)] += token.text
     return texts[True], texts[False]
-
-
-@pytest.mark.parametrize("marked", [False, True])
-@pytest.mark.parametrize("markers", [MARKERS, BEGUN, Thinking("<|a|>x<|b|>", "<|end|><|a|>y", False)])
-def test_every_token_is_thinking_or_answer_however_far_the_reply_has_got(markers: Thinking, marked: bool) -> None:
-    records = thinking_trace(markers=markers, marked=marked)
-    whole = reply_of(records)
-    assert whole.thinking.startswith("In Lisbon")
-    assert whole.text
-    for upto in range(2, 80):
-        reply = reply_of(records, upto)
-        inside, outside = shown(reply)
-        assert whole.thinking.startswith(inside.strip())
-        assert whole.text.startswith(outside)
-        assert (reply.thinking, reply.text) == (inside.strip(), outside)
-        assert reply.thought.running is (reply.thought.there and not outside)
-    figures = whole.figures.thought
-    assert not whole.thought.running
-    assert 0 < figures.seconds < whole.metrics.seconds + 1
-    assert (sum(figures.accepted), sum(figures.tested)) == (whole.metrics.accepted, whole.metrics.tested)
-    assert all(figures.tested)
 
 
 @pytest.mark.parametrize("text", ["<thing> is a tag", "The tag <think> is one</think>.", "  <thin"])

@@ -84,20 +84,6 @@ def test_suspended_and_continued(tmp_path: Path, dice: random.Random) -> None:
     survived(tmp_path, terminal, code)
 
 
-def test_resized_from_one_cell_to_a_wall_of_them(tmp_path: Path, dice: random.Random) -> None:
-    columns, rows = (1, 20, 47, 80, 100, 128, 140, 300), (1, 5, 11, 12, 24, 30, 40, 90)
-    with start(tmp_path) as terminal:
-        ask(terminal, PROMPT)
-        for _ in range(100):
-            terminal.resize(dice.choice(columns), dice.choice(rows))
-            draw_for(terminal, dice.uniform(0, 0.05))
-        terminal.resize(140, 40)
-        before = shown_round(terminal)
-        terminal.wait(lambda _: shown_round(terminal) > before + 5, 30, "the next rounds")
-        code = terminal.leave(QUIT)
-    survived(tmp_path, terminal, code)
-
-
 def test_the_clock_goes_back_with_every_look(tmp_path: Path, dice: random.Random) -> None:
     names = [PROMPT, "Question-1", "Question-2"]
     with start(tmp_path, "--clock-back", dice.choice((0.001, 60, 3600, 1e8)), "--rounds", 30) as terminal:

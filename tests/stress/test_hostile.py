@@ -78,29 +78,22 @@ def test_a_reply(home: Path, where: Path) -> None:
         _press(terminal, *("\x1b[5~",) * 6, *("\x1b[6~",) * 6)
 
 
-def test_stored_chats(home: Path, where: Path) -> None:
-    """A database from elsewhere: titles, prompts, replies and the unsent text."""
+def test_stored_chats_settings_and_notices(home: Path, where: Path) -> None:
+    """A database and a settings file from elsewhere, and commands that are refused with what was typed."""
     _fill(home)
-    with _shows_none_raw(_app(home, where)) as terminal:
-        terminal.type(CHATS)
-        terminal.wait_for("u undo")
-        _press(terminal, DOWN, ENTER, "\x1b[A", CHATS, DOWN, "r", ESCAPE, "d", "u")
-
-
-def test_settings_and_notices(home: Path, where: Path) -> None:
-    """A settings file with names that no user would choose, and commands that are refused with what was typed."""
     file = home / "config" / "settings.toml"
     file.parent.mkdir(parents=True)
     name = json.dumps(TITLE).replace("\x7f", "\\u007f")
     file.write_text(f"target = {name}\ntheme = {name}\n{name} = 1\n")
     with _shows_none_raw(_app(home, where)) as terminal:
-        for command in ("/theme [/red]", "/export [red]", "/preset [/x]", "/gamma [/x]"):
+        for command in ("/theme [/red]", "/preset [/x]", "/gamma [/x]"):
+            _press(terminal, ESCAPE + "\x15")
             _say(terminal, command)
             terminal.wait_quiet()
-            _press(terminal, ESCAPE + "\x15")
-        _say(terminal, "/candidates 3 [/x]")
-        terminal.wait_for("several replies")
-        _press(terminal, ESCAPE)
+        _press(terminal, ESCAPE + "\x15")
+        terminal.type(CHATS)
+        terminal.wait_for("u undo")
+        _press(terminal, DOWN, ENTER, "\x1b[A", CHATS, DOWN, "r", ESCAPE, "d", "u")
 
 
 def test_a_replay(home: Path, where: Path) -> None:

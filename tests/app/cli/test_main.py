@@ -1,13 +1,11 @@
 """The command line as a whole: one sentence for every mistake, and nothing heavy before it is needed."""
 
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from specchat.app.settings.settings import DRAFTERS
 from tests.app.cli.commands.command import command
 
 SPECCHAT = Path(sys.executable).with_name("specchat")
@@ -46,24 +44,6 @@ def test_help_is_plain_text_on_stdout(arguments: str) -> None:
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("Usage: specchat")
     assert "╭" not in done.out
-
-
-def test_help_has_every_option_in_a_section_and_describes_every_drafter() -> None:
-    shown = command("ask", "--help").out
-    sections = {
-        "Options": ("stop", "system", "json", "trace"),
-        "Model": ("target", "draft", "context", "thinking", "attach"),
-        "Sampling": ("temperature", "top-k", "top-p", "min-p", "seed", "max-tokens"),
-        "Drafting": ("drafter", "gamma", "lenience"),
-        "Machine": ("slots", "cache-memory", "cache-type", "dtype", "quantize", "device"),
-    }
-    for title, names in sections.items():
-        section = shown.split(f"\n{title}:\n")[1].split("\n\n")[0]
-        assert [name for name in names if f"  --{name} " not in section] == [], title
-    described, epilog = shown.split("\nDrafters:\n")[1].split("\n\n")
-    assert sorted(re.findall(r"^  ([a-z-]+) ", described, re.MULTILINE)) == sorted(DRAFTERS)
-    documents = " ".join(epilog.split()).partition("(")[2].partition(")")[0].lower().replace(" ", "-").split(",-")
-    assert set(documents) == {path.stem for path in (Path(__file__).parents[3] / "docs").glob("*.md")}
 
 
 @pytest.mark.parametrize(

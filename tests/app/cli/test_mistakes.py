@@ -140,10 +140,11 @@ MISTAKES = {
     "export Rivers --trace TRACE": "two things to export: name one",
     "export --format pdf": "--format pdf is not understood: choose --format md, json, svg, html",
 }
+SLOW = pytest.param("bench --synthetic 0.5 --shape tiny --context 8", marks=pytest.mark.slow)
 TRACE = Path(__file__).parents[3] / "assets" / "traces" / "code.jsonl"
 
 
-@pytest.mark.parametrize("mistyped", MISTAKES)
+@pytest.mark.parametrize("mistyped", [*(each for each in MISTAKES if each not in SLOW.values), SLOW])
 def test_a_mistake_is_answered_by_one_sentence(
     mistyped: str, tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

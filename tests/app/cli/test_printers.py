@@ -82,15 +82,6 @@ def test_every_emitted_token_has_the_style_of_its_fate(colours: pytest.MonkeyPat
     assert seen == {word: ("default", *look[1:]) if without else look for word, look in expected.items()}
 
 
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_reply_on_a_terminal_ends_with_its_figures(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    errors = Output(terminal=terminal)
-    monkeypatch.setattr("sys.stderr", errors)
-    printed(ColourPrinter, *one_of_each(), replace(END, reason=FinishReason.LENGTH))
-    figures = r"token limit · .*2 of 3 accepted · .* tok/s · 5 tokens\x1b\[22m\n$"
-    assert bool(re.search(figures, errors.text)) is terminal
-
-
 def first_reply(records: list[Record]) -> list[Record]:
     """What a printer gets of the first reply of a trace."""
     return [event for event in events_of_requests(records)[0] if isinstance(event, Admitted | Round | Finished)]

@@ -76,17 +76,6 @@ def test_what_would_change_something_is_refused(served: Served, more: dict[str, 
         assert http.post("/v1/chat/completions", json={**asked, **tools, "tool_choice": "auto"}).status_code == 400
 
 
-def test_fields_for_what_happens_to_a_last_reply_are_accepted(served: Served) -> None:
-    asked = {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "max_tokens": 1}
-    with served.http() as http:
-        for continues, begins, status in ((True, False, 200), (False, None, 400), (None, True, 400), (True, True, 400)):
-            fields = {"continue_final_message": continues, "add_generation_prompt": begins}
-            assert http.post("/v1/chat/completions", json=asked | fields).status_code == status
-        fields = {"continue_final_message": False, "add_generation_prompt": True}
-        question = {"messages": asked["messages"][:1], "max_tokens": 1}
-        assert http.post("/v1/chat/completions", json=question | fields).status_code == 200
-
-
 @pytest.mark.slow
 def test_the_packed_default_model_scores_its_own_reply_as_it_drew_it(default_model: Path, tmp_path: Path) -> None:
     with Served("--target", default_model, "--context", 512, home=tmp_path) as server, server.http() as http:

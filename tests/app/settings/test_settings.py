@@ -5,7 +5,6 @@ import os
 import stat
 import subprocess
 import sys
-import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -54,35 +53,6 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
     assert settings.sampling() == Sampling(0.5)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
-        ("target", "a/b", "a/b"), ("seed", "-5", -5), ("top_p", "1", 1.0), ("theme", "", ""), ("gamma", "", None),
-        ("top_k", "auto", None),
-    ],
-)  # fmt: skip
-def test_variables_have_types(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, value: object) -> None:
-    monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
-    read = getattr(load_settings(path)[0], name)
-    assert read == value
-    assert type(read) is type(value)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "sentence"),
-    [
-        ("gamma", "many", "SPECCHAT_GAMMA is 'many': it must be a whole number"),
-        ("top_p", "high", "SPECCHAT_TOP_P is 'high': it must be a number"),
-        ("rejected", "maybe", "rejected 'maybe' is not known: choose one of fold, show, hide"),
-        ("temperature", "nan", "temperature is nan"),
-    ],
-)
-def test_wrong_are_refused(path: Path, monkeypatch: pytest.MonkeyPatch, name: str, text: str, sentence: str) -> None:
-    monkeypatch.setenv(f"SPECCHAT_{name.upper()}", text)
-    with pytest.raises(SettingsError, match=sentence):
-        load_settings(path)
-
-
 @pytest.mark.parametrize("content", [b"gamma = \n", b"\x00\x01\xff", b"SQLite format 3\x00", b"x = " + b"[" * 5000])
 def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
     path.parent.mkdir()
@@ -125,22 +95,6 @@ def test_a_wrong_value_is_named_and_the_others_count(path: Path, line: str, sent
     assert sentence in notice
     assert "\n" not in notice
     assert path.read_text() == content
-
-
-@pytest.mark.parametrize(
-    ("content", "read"),
-    [
-        ('drafter = "model"\ndraft = "x"\ngamma = 2', ("model", "x", 2)),
-        ('[models.mine]\ndrafter = "merged"\ndraft = "x,y"', ("merged", "x,y", None)),
-        ('draft = "x"\ndrafter = "model"\n[models.mine]\ndraft = ""\ndrafter = "auto"', ("auto", "", None)),
-        ('draft = "x,y"\ndrafter = "merged"\n[models.mine]\ndraft = "z"\ndrafter = "model"', ("model", "z", None)),
-    ],
-)
-def test_dependent_values_may_have_any_order(path: Path, content: str, read: tuple[str, str, int | None]) -> None:
-    write(path, content)
-    settings, notice = load_settings(path, {"target": "mine"})
-    assert notice is None
-    assert (settings.drafter, settings.draft, settings.gamma) == read
 
 
 @pytest.mark.parametrize("line", ["models = 3", "models.mine = 3"])
@@ -197,12 +151,6 @@ def test_settings_of_the_target_are_between_file_and_variables(path: Path, monke
     assert load_settings(path, {"target": "mine"})[0] == mine
     assert load_settings(path, {"target": "mine", "top_k": 4})[0] == replace(mine, top_k=4)
     assert load_settings(path, {"target": "mine"}, profiled=False)[0] == replace(mine, top_k=1, temperature=1.0)
-
-
-def test_new_keys_go_above_the_tables(path: Path) -> None:
-    write(path, "gamma = 2\n\n[extra]\ngamma = 99\n")
-    save_settings(path, Settings(gamma=5, top_k=7), ["gamma", "top_k"])
-    assert tomllib.loads(path.read_text()) == {"gamma": 5, "top_k": 7, "extra": {"gamma": 99}}
 
 
 def test_a_linked_file_stays_a_link_and_becomes_private(written: Path, tmp_path: Path) -> None:

@@ -17,9 +17,6 @@ from tests.app.sources.servers import recorded as shapes
 from tests.app.sources.servers.recorded import BREAK, CHAT, Recorded
 from tests.waiting import PATIENCE_S, until
 
-LONG = 200
-"""Tokens of a reply that is still running when it is stopped."""
-
 
 @pytest.fixture
 def duet_of(model: Path) -> Iterator[Callable[..., Duet]]:
@@ -110,17 +107,6 @@ def test_a_server_that_dies_in_mid_reply_fails_in_its_lane(duet_of: Callable[...
     assert (right.reason, right.text) == (FinishReason.ERROR, "1. Gra")
     assert "ask again" in right.message
     assert server_texts((left, right), greedy=True, same_prompt=True) == ("not compared: a reply is not complete", None)
-
-
-def test_stopped_before_the_server_was_asked(duet_of: Callable[..., Duet]) -> None:
-    with Recorded(shapes.LLAMA_CPP, {CHAT: shapes.LLAMA_CPP_STREAM}) as server:
-        duet = duet_of(server.url, max_tokens=LONG)
-        duet.send("the quick brown fox")
-        wait(duet, lambda: (reply := duet.lanes[0].reply) is not None and bool(reply.rounds))
-        duet.stop()
-        wait(duet, lambda: duet.done)
-        assert [reply.reason for reply in (lane.reply for lane in duet.lanes)] == [FinishReason.CANCELLED] * 2  # type: ignore[union-attr]
-        assert not [path for path, _ in server.asked if path == CHAT]
 
 
 def test_texts_are_compared_where_they_can_be() -> None:

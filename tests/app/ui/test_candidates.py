@@ -77,24 +77,6 @@ async def test_picking_ends_the_others_and_keeps_their_text(stage: Stage) -> Non
         assert all(texts)
 
 
-async def test_leaving_the_grid_lets_them_go_on_and_shows_the_way_back(stage: Stage) -> None:
-    async with stage.started((80, 24), events=10, text=ASK) as pilot:
-        assert isinstance(await stage.press(pilot, "escape"), ChatScreen)
-        assert stage.said[-1] == "continuing with reply 1 of 3 · /candidates shows them again"
-        assert not stage.engine.cancelled
-        assert len(stage.app.chat_screen.conversation.all_running) == 3
-        await stage.press(pilot, "home")
-        assert any(line.endswith("‹ 1 / 3 › · /candidates") for line in lines_of(stage))
-        await stage.send(pilot, "next")
-        assert len(stage.engine.submitted) == 3
-        await stage.give(pilot)
-        assert len(stage.engine.submitted) == 4
-        await stage.send(pilot, "/candidates")
-        assert isinstance(stage.app.screen, CandidatesScreen)
-        await stage.press(pilot, "escape", "escape")
-        assert len(stage.engine.cancelled) == 1
-
-
 async def test_they_are_there_after_a_kill(stage: Stage, tmp_path: Path) -> None:
     async with stage.started(WIDE, "2", events=20, text=ASK) as pilot:
         await stage.app.workers.wait_for_complete()

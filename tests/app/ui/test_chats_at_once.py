@@ -78,18 +78,6 @@ async def test_the_list_says_how_each_stands(stage: Stage) -> None:
         assert not any(line.startswith("◆") for line in listed(stage))
 
 
-async def test_news_are_still_marked_after_a_restart_until_they_are_shown(stage: Stage, tmp_path: Path) -> None:
-    async with stage.started(WIDE, "ctrl+n", events=5) as pilot:
-        await stage.give(pilot)
-        assert listed(stage)[0].startswith("◆ ")
-    for signs in (("◆ ", "  "), ("  ", "  ")):
-        again = Stage(tmp_path)
-        async with again.started(WIDE) as pilot:
-            assert listed(again)[0].startswith(signs[0])
-            await again.press(pilot, "ctrl+b", "enter")
-            assert listed(again)[0].startswith(signs[1])
-
-
 async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tmp_path: Path) -> None:
     stage.store.change_chat(1, pinned=True)
     async with stage.started(WIDE):
@@ -102,30 +90,6 @@ async def test_a_start_opens_the_last_chat_where_that_is_wanted(stage: Stage, tm
     async with typing.started(WIDE):
         assert typing.composer.text == "x"
         assert typing.app.chat_screen.conversation.chat is None
-
-
-async def test_tags_are_words_of_titles_that_search_lists(stage: Stage) -> None:
-    async with stage.started(WIDE, events=None) as pilot:
-        await stage.send(pilot, "/tag of two")
-        assert stage.said[-1] == "/tag of two is not understood: it takes one word, as in /tag work"
-        await stage.send(pilot, "/tag lisbon")
-        assert listed(stage)[0].startswith("  #lisbon What sho")
-        stage.store.search.update()
-        assert [(hit.title[:12], hit.message_id) for hit in stage.store.search.find("#lisbon")] == [
-            ("#lisbon What", None)
-        ]
-        assert len(stage.store.search.find("lisbon")) > 1
-        await stage.send(pilot, "/tag #lisbon")
-        assert listed(stage)[0].startswith("  What should")
-
-
-async def test_a_chat_that_is_renamed_while_it_answers_keeps_its_new_title(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        await stage.press(pilot, "ctrl+n", "ctrl+b", "home", "r", *"Lisbon", "enter", "p", "home", "enter")
-        await stage.send(pilot, "/tag work")
-        await stage.send(pilot, "/pin")
-        newest = stage.store.chats()[0]
-        assert (newest.title, newest.pinned) == ("#work Lisbon", False)
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,6 @@ WRONG = {
     "/usr/bin": "/usr/bin is not a command (/help lists them): begin with // to send a text that starts with a slash",
     "/temp hot": "temp 'hot' is not understood: it takes a number from 0 (greedy) to 5, or auto",
     "/temp 9.5": "temperature is 9.5: it must be from 0 (greedy) to 5",
-    "/dry 100": "dry-multiplier is 100: it must be from 0 (off) to 10",
-    "/repetition 11": "repetition-penalty is 11: it must be from 0.01 to 10 (1 is off)",
-    "/temp -1": "temperature is -1: it must be from 0 (greedy) to 5",
     "/temp nan": "temperature is nan: it must be from 0 (greedy) to 5",
     "/top-p 2": "top-p is 2: it must be above 0 and at most 1",
     "/drafter model": "drafter model needs a draft model: name one with --draft",
@@ -80,7 +77,6 @@ WRONG = {
     "/help me": "/help takes no argument",
     "/export pdf": "/export pdf is not understood: it takes md, json, svg, html",
     "/candidates 9 x": "/candidates takes a number from 2 to 8 followed by a prompt",
-    "/candidates 4": "/candidates takes a number from 2 to 8 followed by a prompt",
     "/candidates": "this chat has no prompt with several replies: /candidates 4 PROMPT requests four",
 }
 

@@ -11,7 +11,6 @@ from textual.screen import ModalScreen
 from textual.theme import BUILTIN_THEMES
 
 from specchat.app.ui import themes
-from specchat.engine import Fate
 from tests.app.stage import Stage, screen_strips
 
 TEXT, SIGN = 4.5, 3.0
@@ -57,19 +56,6 @@ def too_weak(stage: Stage) -> dict[str, float]:
         if ratio < (SIGN if sign else TEXT) or style.dim:
             found[f"{text.strip()} {one.hex} on {other.hex}"] = round(ratio, 1)
     return found
-
-
-@pytest.mark.parametrize("name", THEMES)
-def test_frames_without_the_focus_are_quieter_and_every_fate_can_be_read(name: str) -> None:
-    theme = next(theme for theme in (themes.DARK, themes.LIGHT, *BUILTIN_THEMES.values()) if theme.name == name)
-    colours = themes.theme_colours(theme, theme.to_color_system().generate())
-    background = Color.parse(colours["background"])
-    quiet, focused = (themes.contrast(Color.parse(colours[part]), background) for part in ("border", "primary"))
-    assert quiet < 1.8
-    assert focused >= SIGN
-    fates = [colours[f"fate-{fate.value}"] for fate in Fate if fate is not Fate.UNKNOWN]  # which looks like plain
-    assert len(set(fates)) == len(fates)
-    assert all(themes.contrast(Color.parse(colour), background) >= 4.4 for colour in (*fates, colours["quiet"]))
 
 
 @pytest.mark.daily(1)
@@ -127,10 +113,3 @@ async def check(folder: Path, theme: str, keys: tuple[str, ...]) -> None:
     changed = await drawn_cells(folder / "changed", themes.DARK.name, theme, keys)
     started = await drawn_cells(folder / "started", theme, theme, keys)
     assert [y for y, (one, other) in enumerate(zip(changed, started, strict=True)) if one != other] == []
-
-
-async def test_an_unknown_theme_of_the_settings_is_reported(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, theme="pink")
-    async with stage.started():
-        assert stage.app.theme == themes.DARK.name
-        assert stage.said[0].startswith("theme 'pink' is not known: choose one of specchat-dark, specchat-light")

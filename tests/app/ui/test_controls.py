@@ -1,4 +1,4 @@
-"""The panel of controls, by key and by mouse, also while a reply is written."""
+"""The panel of controls, by key and by mouse."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +12,11 @@ from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.settings.controls import BY_NAME, CONTROLS, Value
 from specchat.app.settings.named_files import Presets
 from specchat.app.settings.settings import Settings
-from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.controls import ControlList, ControlsScreen
 from specchat.app.ui.widgets.masthead import Masthead
 from specchat.engine import Admitted, Ready, Sampling
 from tests.app.recorded import RecordedEngine, trace
 from tests.app.stage import Stage, run
-from tests.app.thinking import thinking_trace
 from tests.app.views import WIDE, answered
 
 NAMES = [control.name for control in CONTROLS if not control.by_template]
@@ -41,22 +39,6 @@ def settings(stage: Stage) -> Settings:
 
 def shown(stage: Stage) -> list[str]:
     return stage.app.screen.query_one(ControlList).render().plain.split("\n")
-
-
-async def test_arrow_keys_change_a_running_reply_at_its_next_round(stage: Stage) -> None:
-    async with stage.started(WIDE, events=10) as pilot:
-        assert isinstance(await stage.press(pilot, "f9"), ControlsScreen)
-        assert isinstance(await stage.press(pilot, "f9"), ChatScreen)
-        await stage.press(pilot, "ctrl+o", "right", "right", "right", "left")
-        (request,) = stage.engine.submitted
-        assert [gamma for _, _, gamma in stage.engine.adjusted] == [0, 1, 2, 1]
-        assert {i for i, _, _ in stage.engine.adjusted} == {request.request_id}
-        assert settings(stage).gamma == 1
-        masthead = stage.app.chat_screen.query_one(Masthead)
-        assert "γ ≤ 1" in str(masthead.query_one("#models").render())
-        tokens = stage.app.chat_screen.reply.tokens
-        await stage.give(pilot, 20)
-        assert stage.app.chat_screen.reply.tokens > tokens
 
 
 async def test_the_mouse_steps(stage: Stage) -> None:
@@ -110,15 +92,6 @@ async def test_the_models_own_sampling_is_the_default_and_greedy_one_key_away(st
         assert (imported.sampling, imported.rounds) == (own, stage.app.chat_screen.conversation.prompts[0].reply.rounds)
 
 
-async def test_presets_are_saved_and_taken_in_the_panel(stage: Stage) -> None:
-    async with stage.started(WIDE, "ctrl+o", "right", "s", "p", "l", "a", "i", "n", "enter") as pilot:
-        assert any(line.strip() == "plain" for line in shown(stage))
-        await stage.press(pilot, "right", "right")
-        assert settings(stage).gamma == 2
-        await stage.press(pilot, "up", "up", "enter")
-        assert settings(stage).gamma == 0
-
-
 async def test_a_drafter_that_was_not_loaded_is_refused(tmp_path: Path) -> None:
     stage = kept(tmp_path, draft="smollm2-135m", drafter="ngram")
     async with stage.started(WIDE) as pilot:
@@ -160,20 +133,3 @@ def test_looks(snap_compare: Any, tmp_path: Path, name: str) -> None:
     stage = kept(tmp_path, theme=theme, temperature=0.7)
     Presets(tmp_path / "presets").save("fast", Settings())
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, answered, "ctrl+o", *keys))
-
-
-@pytest.mark.slow
-async def test_thinking_is_offered_where_the_model_can_be_told(tmp_path: Path) -> None:
-    stage = kept(tmp_path)
-    stage.engine = RecordedEngine(thinking_trace())
-    down = ["down"] * [control.name for control in CONTROLS].index("thinking")
-    async with stage.started(WIDE, "ctrl+o", *down, "right", "right") as pilot:
-        assert any(line.split() == ["▸", "thinking", "◂", "off", "▸"] for line in shown(stage))
-        await stage.press(pilot, "escape")
-        await stage.answer(pilot)
-        assert stage.engine.submitted[-1].thinking is False
-        await stage.send(pilot, "/thinking on")
-        await stage.press(pilot, "ctrl+o", *down, "left")
-        assert any("this chat keeps its own setting, thinking on" in sentence for sentence in stage.said)
-    assert "thinking" in (tmp_path / "settings.toml").read_text()
-    assert "thinking" not in Presets(tmp_path).save("mine", Settings(thinking="off")).read_text()

@@ -1,6 +1,5 @@
 """Copying replies, code and selections to the clipboard and to a file."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,15 +60,6 @@ async def test_a_selection_has_the_lines_of_the_text_not_of_the_screen(stage: St
         assert stage.app.screen.get_selected_text() == text
 
 
-async def test_a_click_below_the_reply_copies_it(stage: Stage) -> None:
-    async with stage.started(WIDE) as pilot:
-        say(stage, plain("the whole reply\nin two lines"))
-        await stage.settle(pilot)
-        await stage.click_on(pilot, "copy")
-        assert stage.app.clipboard == "the whole reply\nin two lines"
-        assert any("copied 28 characters" in notice and "clipboard.txt" in notice for notice in stage.said)
-
-
 @pytest.mark.parametrize(("keys", "copied"), [("1", CODE.strip()), ("2", "print(1)"), ("3", "echo 1"), ("4", "# ?")])
 async def test_the_key_asks_what_to_copy(stage: Stage, keys: str, copied: str) -> None:
     async with stage.started(WIDE) as pilot:
@@ -95,15 +85,6 @@ async def test_commands_copy(stage: Stage) -> None:
         assert stage.app.clipboard == "one block"
         await stage.send(pilot, "/copy all")
         assert any("/copy all is not understood" in notice for notice in stage.said)
-
-
-async def test_a_state_folder_that_cannot_be_written_is_said(stage: Stage, tmp_path: Path) -> None:
-    (tmp_path / "state").write_text("a file in its place")
-    async with stage.started(WIDE) as pilot:
-        say(stage, plain("words"))
-        await stage.send(pilot, "/copy")
-        assert stage.app.clipboard == "words"
-        assert any("copied 5 characters; no copy in" in notice for notice in stage.said)
 
 
 def test_looks(snap_compare: Any, stage: Stage) -> None:

@@ -7,13 +7,12 @@ import pytest
 from textual.events import Key
 
 from specchat.app.chat.request_manager import Session
-from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import NoSource
 from specchat.app.ui.actions import downloads as download_actions
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import EngineConfig
 from specchat.engine.models import PRESETS, Machine
-from tests.app.choosing import GB, Choosing, shown
+from tests.app.choosing import GB, Choosing
 from tests.app.stage import FOLLOW_UP, QUESTION, lines_of
 from tests.app.views import NARROW
 
@@ -30,22 +29,6 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
 def to_download(config: EngineConfig) -> dict[str, int]:
     names = (config.target, *config.drafts)
     return {name: PRESETS[name].download_bytes(gpu=False) for name in names if name in PRESETS and "135m" not in name}
-
-
-async def test_a_model_that_does_not_fit_is_not_offered(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun: list[str] = []
-    monkeypatch.setattr(Pull, "start", lambda pull: begun.append(pull.name))
-    monkeypatch.setattr(download_actions, "downloads", to_download)
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await shown(stage, pilot, monkeypatch)
-        await stage.press(pilot, "home", "down", "down", "down", "enter")
-        assert not begun
-        needs = "gpt-oss-20b needs 13.3 GB of memory and 8.3 GB are free, 5.1 GB too little"
-        assert needs in stage.said[-1]
-        await stage.press(pilot, "escape")
-        await stage.send(pilot, "/model gpt-oss-20b")
-        assert not stage.made
-        assert stage.said[-1].startswith(needs)
 
 
 async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:

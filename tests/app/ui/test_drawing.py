@@ -1,10 +1,6 @@
-"""When and what is drawn: the event loop reserves a core, frames have a budget, partial updates equal full ones."""
+"""Partial updates of the screen equal full ones."""
 
-import asyncio
 import random
-import threading
-from collections.abc import Coroutine
-from typing import Any
 
 import pytest
 from rich.style import Style
@@ -12,37 +8,8 @@ from textual._compositor import ChopsUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from specchat.app.ui.event_loop import BusySelector
 from specchat.app.ui.textual_internals import NarrowCompositor
-from specchat.engine import SpareCore
 from tests.app.views import NARROW, WIDE, Replay
-
-CORES = 4
-BUSY, WAITING = CORES - 1, 0
-"""What the kernels' threads are limited to."""
-
-
-def run_loop(main: Coroutine[Any, Any, None], limits: list[int]) -> None:
-    core = SpareCore(limits.append, CORES)
-    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector(core))) as runner:
-        runner.run(main)
-
-
-def test_a_loop_that_waits_leaves_all_cores_to_the_kernels() -> None:
-    limits: list[int] = []
-    seen: list[int] = []
-
-    async def main() -> None:
-        for _ in range(3):
-            await asyncio.sleep(0.01)
-            seen.append(limits[-1])
-            thread = threading.Timer(0.01, lambda: seen.append(limits[-1]))
-            thread.start()
-            await asyncio.to_thread(thread.join)
-
-    run_loop(main(), limits)
-    assert seen == [BUSY, WAITING] * 3
-
 
 Cell = tuple[str, Style | None]
 

@@ -11,13 +11,10 @@ from textual.pilot import Pilot
 
 from specchat.app.chat.exchange import as_json, read_chats
 from specchat.app.chat.stored_conversation import stored_conversation
-from specchat.app.chat.web_page import chat_data
 from specchat.app.ui.rendering.figures import summary
 from specchat.app.ui.rendering.timeline import TimelineLayout, fates_of
-from specchat.app.ui.widgets.bars import StepBar
 from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard, Speed
-from specchat.app.ui.widgets.timeline import Timeline
 from specchat.engine import Admitted, Event, Fate, Prefilled, Round, from_json
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of
@@ -57,22 +54,6 @@ async def test_line_and_panel_agree_in_every_frame(stage: Stage) -> None:
                 assert line == (line[0] and pytest.approx(speedup, abs=0.06), acceptance)
                 seen.add(line)
         assert len(seen) > 1
-
-
-async def test_a_round_of_a_continued_reply_has_the_same_number_everywhere(stage: Stage) -> None:
-    async with stage.started(WIDE, "escape", events=40) as pilot:
-        await stage.send(pilot, "/continue")
-        await stage.give(pilot, 10)
-        await stage.press(pilot, "ctrl+l", "l", "p")
-        screen = screen_of(stage)
-        number = len(reply_of(screen).rounds)
-        screen.inspection.select_round(reply_of(screen), number - 1)
-        await stage.settle(pilot)
-        assert [line.split()[0] for line in lines_of(stage) if line[:3].strip().isdigit()][-1] == str(number)
-        assert re.search(rf"round +{number} ·", text_of(screen.query_one(PlaceCard)))
-        assert str(screen.query_one(Timeline).border_subtitle).startswith(f"round {number}:")
-        assert f"round {number} " in screen.query_one(StepBar).render().plain
-        assert chat_data(screen.conversation)["replies"][0]["rounds"][-1]["n"] == number
 
 
 def plain(record: Round) -> Round:

@@ -9,9 +9,8 @@ from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import ChancesCard, Inspector
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.timeline import Timeline
-from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Candidate, Detail, Fate, Finished, FinishReason
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import Stage
 from tests.app.views import WIDE, answering, reply_of, spot_of, text_of
 
 pytestmark = pytest.mark.slow
@@ -32,35 +31,6 @@ async def test_inspector_opens_on_the_last_token_and_closes(stage: Stage) -> Non
         assert not stage.engine.cancelled
         await stage.press(pilot, "escape")
         assert stage.engine.cancelled
-
-
-async def test_arrows_go_from_token_to_token_and_line_to_line(stage: Stage) -> None:
-    async with answering(stage, None) as (pilot, screen):
-        transcript, reply = screen.transcript, reply_of(screen)
-        await stage.press(pilot, "f6")
-        last = transcript.spot.token
-        await stage.press(pilot, "left", "left")
-        assert transcript.spot.token == last - 2
-        await stage.press(pilot, "right")
-        assert transcript.spot.token == last - 1
-        await stage.press(pilot, "up")
-        above = transcript.spot.token
-        assert above < last - 3
-        await stage.press(pilot, "down")
-        assert transcript.spot.token > above
-        await stage.press(pilot, "ctrl+left")
-        assert transcript.spot.token in reply.starts
-
-
-async def test_a_click_looks_at_the_token_under_it(stage: Stage) -> None:
-    async with answering(stage) as (pilot, screen):
-        transcript = screen.transcript
-        line = next(y for y, text in enumerate(lines_of(stage)) if text[:4].isspace() and text[4:5].strip())
-        await stage.click(pilot, Transcript, offset=(5, line))
-        assert screen.query_one(Inspector).display
-        assert transcript.spot.token == 0
-        await stage.click(pilot, Transcript, offset=(1, line))  # the margin: nothing is there
-        assert transcript.spot.token == 0
 
 
 async def test_detail_is_asked_for_while_the_inspector_is_open(stage: Stage) -> None:

@@ -6,7 +6,6 @@ from textual.widgets import Static
 
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings, save_settings
-from specchat.app.ui.keys import BINDINGS, default_keys, keymap
 from specchat.app.ui.screens.dialogs import JumpScreen
 from specchat.app.ui.screens.help import HelpScreen, KeysScreen
 from specchat.app.ui.screens.lists import SearchScreen
@@ -87,12 +86,6 @@ def test_the_keys_stay_when_a_setting_is_stored(tmp_path: Path) -> None:
     save_settings(path, Settings(temperature=0.5), ["temperature"])
     assert load_settings(path) == (Settings(theme="specchat-dark", temperature=0.5), None)
     assert '"chat.search" = "f6"' in path.read_text()
-
-
-def test_no_binding_has_the_key_of_another_by_default() -> None:
-    """Every id may be given its own default keys: nothing clashes as it is, but for keys that several share."""
-    for binding_id in BINDINGS:
-        assert keymap({binding_id: ",".join(default_keys(binding_id))})[1] == []
 
 
 async def test_the_keys_of_what_has_the_focus(stage: Stage) -> None:

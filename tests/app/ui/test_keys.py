@@ -16,7 +16,7 @@ from specchat.app.ui.widgets.chat_list import ChatList
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import FinishReason
-from tests.app.stage import FOLLOW_UP, QUESTION, Stage, lines_of
+from tests.app.stage import FOLLOW_UP, QUESTION, Stage
 from tests.app.views import NARROW, WIDE, answered, screen_of
 
 
@@ -163,35 +163,6 @@ async def test_text_typed_or_pasted_on_the_panel_goes_to_the_prompt(stage: Stage
         await stage.press(pilot, "ctrl+u", "ctrl+g", "ctrl+o", "escape")  # a dialog over the panel
         assert not isinstance(stage.app.focused, ChatList)
         assert await stage.typed(pilot, "ctrl+g", "h", "i") == "hi"
-
-
-async def test_chats_and_panel_fold(stage: Stage) -> None:
-    async with stage.started(WIDE, "ctrl+b", events=30) as pilot:
-        assert widget(stage, ChatList).has_focus
-        await stage.press(pilot, "ctrl+b")
-        assert not widget(stage, ChatList).display
-        await stage.press(pilot, "f2")
-        assert widget(stage, ChatList).has_focus
-        await stage.press(pilot, "ctrl+g")
-        assert not stage.app.screen.query_one("#panel").display
-        await stage.press(pilot, "f3")
-        assert stage.app.screen.query_one("#panel").display
-
-
-async def test_rejected_tokens_and_markdown_are_switched_and_back(stage: Stage) -> None:
-    async with stage.started(WIDE, events=30) as pilot:
-        shown = lines_of(stage)
-        await stage.press(pilot, "ctrl+r", "ctrl+r")
-        assert lines_of(stage) != shown
-        assert not any("⊢" in line for line in lines_of(stage))
-        await stage.press(pilot, "f4")
-        assert lines_of(stage) == shown[: len(lines_of(stage))]  # a notice has the last line
-        await stage.give(pilot)
-        shown = lines_of(stage)
-        await stage.press(pilot, "ctrl+t")
-        assert any(line.strip().startswith("1 ") for line in lines_of(stage))
-        await stage.press(pilot, "f5")
-        assert lines_of(stage) == shown
 
 
 async def test_scrolling_away_from_the_end_and_back(stage: Stage) -> None:

@@ -67,9 +67,3 @@ async def test_the_way_to_better_models_is_told_once_ever(tmp_path: Path) -> Non
         stage = started_with(tmp_path)
         async with stage.started(WIDE, events=None):
             assert stage.said == told
-
-
-async def test_it_is_not_told_of_other_models(tmp_path: Path) -> None:
-    stage = started_with(tmp_path, target="somewhere/else")
-    async with stage.started(WIDE, events=None):
-        assert not stage.said

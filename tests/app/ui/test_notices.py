@@ -5,7 +5,6 @@ import pytest
 from specchat.app.ui.actions import views
 from specchat.app.ui.notices import say
 from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
-from specchat.app.ui.widgets.key_bar import KeyBar
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from tests.app.stage import Stage
 
@@ -18,10 +17,6 @@ def notice(stage: Stage) -> str:
     """The line below the composer; otherwise empty."""
     line = stage.app.screen.query_one(NoticeLine)
     return str(line.content) if line.display else ""
-
-
-def footer(stage: Stage) -> list[str]:
-    return [key.description for key in stage.app.screen.query_one(KeyBar).keys]
 
 
 async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: Stage) -> None:
@@ -38,19 +33,11 @@ async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: St
         assert notice(stage) == ""
 
 
-async def test_ctrl_c_says_what_stops_a_reply(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(views, "QUIT_S", 0.0)
-    async with stage.started(NARROW, "ctrl+c", events=40) as pilot:
-        assert notice(stage) == "· esc stops the reply · ^c again quits"
-        await stage.give(pilot)
-        await stage.press(pilot, "ctrl+c")
-        assert notice(stage) == "· ^c again quits"
-
-
 async def test_ctrl_c_twice_quits(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(views, "QUIT_S", 3600.0)
     async with stage.started(NARROW, "ctrl+c", events=40) as pilot:
         assert stage.app.return_code is None
+        assert notice(stage) == "· esc stops the reply · ^c again quits"
         await pilot.press("ctrl+c")
         assert stage.app.return_code == 0
 
@@ -66,18 +53,3 @@ async def test_too_small_a_terminal_says_so_and_takes_text(stage: Stage, size: t
         assert await stage.typed(pilot, *"hello") == "hello"
         assert stage.composer.region.size == (size[0] - 6, 1)
         assert stage.app.screen.region.contains_region(stage.composer.region)
-
-
-@pytest.mark.parametrize("size", [(140, 40), (80, 24), (48, 12)])
-async def test_the_footer_has_the_way_back_help_quit_and_the_keys_that_fit(stage: Stage, size: tuple[int, int]) -> None:
-    async with stage.started(size, events=40) as pilot:
-        *keys, helps, quits = footer(stage)
-        assert (helps, quits) == ("keys", "quit")
-        assert keys == ["stop", "edit", "search", "details", "watch", "controls", "models", "palette"][: len(keys)]
-        assert len(keys) >= {140: 8, 80: 6, 48: 3}[size[0]]
-        bar = stage.app.screen.query_one(KeyBar)
-        line = bar.render_line(0)
-        assert line.text.endswith("? keys ^q quit")
-        assert line.cell_length == bar.content_size.width
-        await stage.press(pilot, "a")  # where a question mark is a part of the prompt
-        assert "? keys" not in bar.render_line(0).text

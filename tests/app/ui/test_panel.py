@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from rich.cells import cell_len
 from rich.text import Text
-from textual.widgets import Static
 
 from specchat.app.ui.rendering.figures import definitions
 from specchat.app.ui.screens.help import DefinitionsScreen
@@ -15,7 +14,7 @@ from specchat.app.ui.widgets.inspector import PlaceCard
 from specchat.app.ui.widgets.panel import AcceptanceCard, SetUpCard
 from specchat.engine import Proposer, Record, Round
 from tests.app.recorded import trace
-from tests.app.stage import Stage, lines_of
+from tests.app.stage import Stage
 from tests.app.views import NARROW, WIDE, answered, answering, reply_of, screen_of
 
 
@@ -43,15 +42,6 @@ async def test_every_label_of_panel_and_inspector_is_defined(stage: Stage, monke
         pass
     assert {"predicted", "verifying several tokens", "target", "round ended"} <= labels
     assert labels <= {figure.label for figure in definitions("figures")}
-
-
-async def test_figure_1_has_a_line_for_each_round(stage: Stage) -> None:
-    async with answering(stage, 20) as (pilot, screen):
-        await stage.press(pilot, "ctrl+l", "l")
-        numbers = [line[:4].strip() for line in lines_of(stage)]
-        assert [n for n in numbers if n.isdigit()] == [str(r.number + 1) for r in reply_of(screen).rounds]
-        await stage.press(pilot, "l")
-        assert not any(line[:4].strip().isdigit() for line in lines_of(stage))
 
 
 async def test_definitions_by_key_and_by_click(stage: Stage) -> None:
@@ -97,9 +87,3 @@ async def test_the_drafts_of_a_token_and_what_each_is_worth(tmp_path: Path) -> N
             seen.add(len(named))
             await stage.press(pilot, "left")
         assert seen == {0, 1, 2}
-
-
-async def test_lenience_is_marked(tmp_path: Path) -> None:
-    stage = Stage(tmp_path, lenience=0.5)
-    async with stage.started(NARROW):
-        assert "lossy" in str(stage.app.screen.query_one("#models", Static).content)

@@ -14,7 +14,7 @@ from specchat.engine import Finished, Record, Request, Round
 from tests.app.recorded import trace
 from tests.app.stage import Stage, lines_of, run
 from tests.app.thinking import thinking_trace
-from tests.app.views import NARROW, WIDE, answered, reply_of, screen_of
+from tests.app.views import NARROW, WIDE, reply_of, screen_of
 
 TEXT = """# Title
 
@@ -183,16 +183,6 @@ async def test_links_are_opened_by_click_by_key_and_by_command_and_only_pages_an
 def test_what_is_no_page_and_no_mail_is_never_opened(address: str) -> None:
     assert not opens_safely(address)
     assert opens_safely("mailto:a@b.c")
-
-
-def test_looks_of_thinking(snap_compare: Any, tmp_path: Path) -> None:
-    stage = thinking_stage(tmp_path)
-
-    async def two_replies(stage: Stage, pilot: Pilot[None]) -> None:
-        await answered(stage, pilot, None)
-        await stage.answer(pilot, 10, "And one more?")
-
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, two_replies, "alt+t"))
 
 
 def test_looks_of_markdown_while_it_streams(snap_compare: Any, tmp_path: Path) -> None:

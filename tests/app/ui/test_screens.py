@@ -1,7 +1,6 @@
 """Screens over the chat: the picture of the cache, the theory, and the tour."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
@@ -13,26 +12,11 @@ from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.tour import TourScreen
 from specchat.app.ui.widgets.masthead import Welcome
-from specchat.engine import (
-    CachedText,
-    CacheUse,
-    Engine,
-    EngineConfig,
-    Fate,
-    Finished,
-    FinishReason,
-    Message,
-    Outbox,
-    Request,
-    read_trace,
-)
+from specchat.engine import CachedText, CacheUse, read_trace
 from tests.app.stage import Stage, run
-from tests.app.views import answered
-from tests.terminal import PATIENCE_S
+from tests.app.views import NARROW, WIDE, answered
 
 pytestmark = pytest.mark.slow
-
-OTHER = "What is a monad?"
 
 
 async def two_chats(stage: Stage, pilot: Pilot[None]) -> None:
@@ -40,18 +24,11 @@ async def two_chats(stage: Stage, pilot: Pilot[None]) -> None:
     await answered(stage, pilot, None)
     await stage.answer(pilot, text="Shorter, please.")
     await stage.press(pilot, "ctrl+n")
-    await stage.answer(pilot, 4, OTHER)
+    await stage.answer(pilot, 4, "What is a monad?")
     first, second, third = (request.request_id for request in stage.engine.submitted)
-    stage.engine.cache = CacheUse(
-        32,
-        800_000,
-        4096,
-        (
-            CachedText(first, 300, 120, running=False), CachedText("a question", 3, 0, running=False),
-            CachedText(second, 100, 0, running=False), CachedText(third, 409, 0, running=True),
-        ),
-        0.0,
-    )  # fmt: skip
+    known = ((first, 300, 120), ("a question", 3, 0), (second, 100, 0), (third, 409, 0))
+    texts = tuple(CachedText(name, own, shared, running=name == third) for name, own, shared in known)
+    stage.engine.cache = CacheUse(32, 800_000, 4096, texts, 0.0)
 
 
 def test_looks_of_the_cache(snap_compare: Callable[..., bool], stage: Stage) -> None:
@@ -65,17 +42,6 @@ async def of_reply(stage: Stage, pilot: Pilot[None]) -> None:
 
 def test_of_a_reply(snap_compare: Callable[..., bool], stage: Stage) -> None:
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, of_reply))
-
-
-WIDE, NARROW = (140, 40), (80, 24)
-NAMES = ["draft", "verify", "accept", "reject", "correct", "bonus"]
-
-
-def test_each_lesson_is_about_what_it_says() -> None:
-    told = lessons(read_trace(TOUR))
-    assert [lesson.name for lesson in told] == NAMES
-    fates = [lesson.whole.token(lesson.token)[1].fate for lesson in told if lesson.token is not None]
-    assert fates == [Fate.ACCEPTED, Fate.REJECTED, Fate.CORRECTION, Fate.BONUS]
 
 
 async def test_every_part_has_a_screen_and_the_end_is_the_chat(stage: Stage) -> None:
@@ -107,23 +73,6 @@ async def test_an_empty_chat_offers_prompts(stage: Stage) -> None:
         await stage.press(pilot, "enter")
         assert stage.engine.submitted[0].messages[-1].content == FIRST_PROMPTS[2].text
         assert await stage.typed(pilot, "tab") == ""
-
-
-@pytest.mark.model
-def test_replies_to_offered_prompts_end_by_themselves(default_model: Path) -> None:
-    engine, ended = Engine(EngineConfig(default_model.name, default_model.parent, context=1024)), Outbox()
-    engine.start()
-    sampling = engine.wait_ready().sampling
-    for prompt in FIRST_PROMPTS:
-        messages = (Message("user", prompt.text),)
-        engine.submit(Request(prompt.shows, messages, sampling=sampling, max_tokens=512), ended)
-    reasons: list[FinishReason] = []
-    while len(reasons) < len(FIRST_PROMPTS):
-        event = ended.get(PATIENCE_S)
-        assert event is not None
-        reasons += [event.reason] if isinstance(event, Finished) else []
-    engine.close()
-    assert set(reasons) == {FinishReason.EOS}
 
 
 async def tour(stage: Stage, pilot: Pilot[None]) -> None:

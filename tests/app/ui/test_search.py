@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import Input, OptionList
+from textual.widgets import OptionList
 
 from specchat.app.ui.screens.lists import SearchScreen
 from tests.app.stage import QUESTION, Stage, lines_of
@@ -80,17 +80,6 @@ async def test_a_hit_far_down_in_a_reply_is_brought_into_sight(stage: Stage, mar
         assert not any("Look:" in line for line in lines_of(stage))
 
 
-async def test_what_is_not_there_is_said_and_escape_goes_back(stage: Stage) -> None:
-    async with stage.app.run_test(size=NARROW) as pilot:
-        await searched(stage, pilot, "(.*")
-        stage.app.screen.query_one(Input).value = "(.*) nothing of the kind"
-        await stage.settle(pilot)
-        assert options(stage) == ["nothing found"]
-        assert isinstance(await stage.press(pilot, "enter"), SearchScreen)
-        await stage.press(pilot, "escape")
-        assert screen_of(stage).conversation.prompts == []
-
-
 async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> None:
     fill(stage)
     async with stage.started(NARROW) as pilot:
@@ -101,13 +90,3 @@ async def test_the_composer_brings_back_prompts_of_other_chats(stage: Stage) -> 
 
 def test_looks(snap_compare: Any, stage: Stage) -> None:
     assert snap_compare(stage.app, terminal_size=WIDE, run_before=partial(searched, stage, text="where i"))
-
-
-async def test_the_command_searches_for_its_words(stage: Stage) -> None:
-    fill(stage)
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot, "/search alfama")
-        await stage.comes(pilot, lambda: bool(options(stage)))
-        assert stage.app.screen.query_one(Input).value == "alfama"
-        await stage.press(pilot, "enter")
-        await stage.comes(pilot, lambda: bool(screen_of(stage).conversation.prompts))

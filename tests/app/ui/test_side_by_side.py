@@ -1,15 +1,12 @@
 """The side-by-side mode: keys, turns, what is stored, what the figures count, and looks, on recorded lanes."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
-from specchat.app.ui.rendering.figures import times
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
@@ -52,34 +49,6 @@ async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideSta
         await stage.give(pilot, None, None)
         assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
         assert [m.role for m in stage.left.submitted[1].messages] == ["user", "assistant", "user"]
-
-
-async def test_the_same_prompt_again_shows_the_spread(stage: SideStage) -> None:
-    """f3 asks both lanes the last prompt anew, without the replies to it; the summary has the spread."""
-    async with stage.started(WIDE, events=None) as pilot:
-        assert "median" not in summary(stage)
-        await pilot.press("f3")
-        await stage.settle(pilot)
-        assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
-        assert stage.left.submitted[0].messages == stage.left.submitted[1].messages
-        await stage.give(pilot, None, None)
-        assert "runs" in summary(stage)
-        assert "median" in summary(stage)
-        await stage.answer(pilot, text=FOLLOW_UP)
-        assert "median" not in summary(stage)
-
-
-async def test_the_stored_reply_has_the_speedup_of_the_summary(stage: SideStage) -> None:
-    async with stage.started(WIDE, events=None):
-        gains = re.search(r"measured +([\d.]+×).*predicted +([\d.]+×)", summary(stage), re.DOTALL)
-        assert gains
-        (chat,) = stage.store.chats()
-        plain, drafting = stored_conversation(chat, stage.store.messages(chat.id)).prompts[0].replies
-    assert plain.figures.gain is None
-    gain = drafting.figures.gain
-    assert (times(gain.measured), times(gain.predicted)) == gains.groups()
-    assert gain.predicted * gain.acceptance * gain.passes * gain.overhead == pytest.approx(gain.measured)
-    assert 0 < gain.error < 0.2
 
 
 async def test_summary_and_one_chat_with_both_replies_in_the_store(stage: SideStage) -> None:
@@ -137,18 +106,6 @@ async def test_what_is_typed_moves_to_the_chat(stage: SideStage) -> None:
         assert stage.duet is not first
 
 
-async def test_commands_are_not_sent_to_the_lanes(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        assert "commands work in the chat" in await stage.send(pilot, "/theme nord")
-        assert stage.composer.text == "/theme nord"
-        for prompt in ("//slash", "//next"):
-            await stage.send(pilot, prompt)
-        assert [turn.text for turn in stage.duet.conversations[1].prompts] == ["/slash"]
-        assert await stage.typed(pilot, "escape") == "//next"
-        await stage.press(pilot, "escape")
-        assert stage.app.chat_screen.typed == "//next"
-
-
 async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:
     stage = SideStage(tmp_path, change_right=differing)
     async with stage.started(WIDE, events=None) as pilot:
@@ -191,17 +148,6 @@ def test_state(snap_compare: Compare, tmp_path: Path, step: str, size: tuple[int
             await stage.give(pilot, *given)
 
     assert snap_compare(stage.app, terminal_size=size, run_before=before)
-
-
-async def answered(stage: SideStage, pilot: Pilot[None]) -> None:
-    await both_finished(stage, pilot)
-    stage.left.answer(0.125)
-    await stage.settle(pilot)
-
-
-def test_different_texts(snap_compare: Compare, tmp_path: Path) -> None:
-    stage = SideStage(tmp_path, change_right=differing)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, answered))
 
 
 def test_beside_a_server(snap_compare: Compare, tmp_path: Path) -> None:

@@ -1,22 +1,17 @@
 """What the app looks like, from recorded traces: every state, at the sizes where it differs."""
 
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from specchat.app.chat.request_manager import Session
 from specchat.app.settings.settings import Settings
 from specchat.app.storage.store import Store
-from specchat.app.ui.app import SpecChat
-from specchat.engine import Admitted, EngineError, Finished, Round, message_parts, to_json
+from specchat.engine import Admitted, Finished, Round, message_parts, to_json
 from tests.app.recorded import LOADING, trace
 from tests.app.stage import FOLLOW_UP, QUESTION, Stage, run
 from tests.app.views import MEDIUM, NARROW, WIDE, Replay, answered
-from tests.waiting import PATIENCE_S
 
 Compare = Callable[..., bool]
 CHATS = ("Regex for dates", "Sort a list in place", "日本語の挨拶")
@@ -81,33 +76,6 @@ def test_state(
     if step is mid_round:  # as the first reply is: with all instruments
         stage.settings = Settings(view="watch")
     assert snap_compare(stage.app, terminal_size=size, run_before=run(stage, step))
-
-
-def test_first_frame(snap_compare: Compare) -> None:
-    photographed = threading.Event()
-
-    def prepare() -> Session:
-        photographed.wait(PATIENCE_S)
-        raise EngineError("the picture is taken")
-
-    class Photographed(SpecChat):
-        def export_screenshot(self, **options: Any) -> str:
-            picture = super().export_screenshot(**options)
-            photographed.set()
-            return picture
-
-    async def before(pilot: Pilot[None]) -> None:
-        await pilot.pause()
-        pilot.app.screen.query_one("#composer").cursor_blink = False  # type: ignore[attr-defined]
-        await pilot.pause()
-
-    assert snap_compare(Photographed(prepare), terminal_size=WIDE, run_before=before)
-
-
-def test_light(snap_compare: Compare, tmp_path: Path) -> None:
-    stage = Stage(tmp_path, theme="specchat-light", view="chat")
-    stage.chats(*CHATS)
-    assert snap_compare(stage.app, terminal_size=WIDE, run_before=run(stage, finished))
 
 
 def test_no_color(snap_compare: Compare, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

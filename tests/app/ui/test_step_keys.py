@@ -10,9 +10,8 @@ from specchat.app.sources.source import Part
 from specchat.app.storage.store import Store
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.widgets.bars import ReplayBar, StepBar
-from specchat.engine import Fate
 from tests.app.stage import Stage
-from tests.app.views import Replay, answering, reply_of, spot_of, to_draft
+from tests.app.views import Replay, answering, reply_of, to_draft
 
 pytestmark = pytest.mark.slow
 
@@ -74,19 +73,6 @@ async def test_a_replay_steps_forth_and_back() -> None:
         await replay.press(pilot, "full_stop")
         stepping = reply_of(replay.screen).stepping
         assert stepping[0].number == done - 1
-
-
-async def test_to_the_next_rejection() -> None:
-    async with Replay().started(0.3) as (replay, pilot):
-        found = []
-        for _ in range(3):
-            await replay.press(pilot, "x")
-            number, fate = spot_of(replay.screen)
-            assert fate is Fate.REJECTED
-            found.append(number)
-        assert found == sorted(set(found))
-        await replay.press(pilot, *["x"] * 30)
-        assert replay.player.paused
 
 
 async def test_scrubbing_gives_the_same_replies() -> None:

@@ -1,15 +1,11 @@
-"""Every theme can be chosen, is stored, and keeps the fates readable."""
+"""A theme is shown while it is chosen, and stored."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from textual.pilot import Pilot
 
 from specchat.app.settings.settings_file import load_settings
-from tests.app.stage import Stage
 from tests.app.ui.test_controls import kept
-from tests.app.views import answered
 
 pytestmark = pytest.mark.slow
 
@@ -29,14 +25,3 @@ async def test_themes_are_shown_while_one_is_chosen_and_only_that_one_is_stored(
         await stage.press(pilot, *["up"] * (place - names.index("dracula")), "enter")
         assert stage.app.theme == "dracula"
     assert load_settings(tmp_path / "settings.toml")[0].theme == "dracula"
-
-
-def test_looks(snap_compare: Any, tmp_path: Path) -> None:
-    stage = Stage(tmp_path, name="code", theme="catppuccin-latte")
-    stage.chats("Sort a list in place", "Lisbon in spring")
-
-    async def before(pilot: Pilot[None]) -> None:
-        await answered(stage, pilot, None)
-        await stage.answer(pilot, 30)
-
-    assert snap_compare(stage.app, terminal_size=(140, 40), run_before=before)

@@ -91,6 +91,7 @@ PROGRAM = (sys.executable, "-m", "tests.stress.numbered", "--rounds", 3)
 PLAIN, REJECTED = Fate.PLAIN, Fate.REJECTED
 
 
+@pytest.mark.slow
 def test_the_right_border_of_the_composer_stays_whatever_is_typed(tmp_path: Path) -> None:
     """This terminal counts flags, tones, hearts and vowel signs in another way than the app."""
     lines = [f"{text * 4} end{n}" for n, text in enumerate((FLAGS, SYLLABLES, TONE, HEART, FAMILY, "한글", "e\u0301"))]
@@ -103,22 +104,6 @@ def test_the_right_border_of_the_composer_stays_whatever_is_typed(tmp_path: Path
         for n in range(len(lines)):
             (place,) = [y for y, row in enumerate(rows) if f"end{n}" in row]
             assert terminal.cells[place][right].data == "│"
-
-
-@pytest.mark.parametrize(
-    ("tokens", "pieces"),
-    [
-        (["क", "ा ", "b"], ["का", " ", "b"]),
-        (["क", "\u094d", "षि"], ["क\u094dषि"]),
-        (["🇩", "🇪", "🇫"], ["🇩🇪", "🇫"]),
-        (["❤", "\ufe0f"], ["❤\ufe0f"]),
-        (["ᄒ", "ᅢ", "x"], ["해", "x"]),
-    ],
-)
-def test_a_character_of_several_tokens_has_the_style_of_the_first(tokens: list[str], pieces: list[str]) -> None:
-    lines = TokenLines(20)
-    lines.append([(text, PLAIN) for text in tokens], 0)
-    assert [piece.text for piece in lines.lines[0]] == pieces
 
 
 def test_a_character_that_grows_at_the_end_of_a_line_begins_the_next() -> None:

@@ -20,7 +20,6 @@ from tests.app.views import NARROW, WIDE
 
 Compare = Callable[..., bool]
 SUNNY = "18 °C in Paris"
-ROME = Call("call00003", "weather", '{"city": "Rome"}')
 HANG = Call("call00004", "hang", "{}")
 
 
@@ -66,15 +65,6 @@ async def test_a_call_is_decided_and_its_result_answered(server: str, tmp_path: 
         assert [message.role for message in second.messages] == ["user", "assistant", "user"]
         assert {"weather", "forecast"} <= {tool.name for tool in stage.engine.submitted[0].tools}
         assert lines_with(stage, "weather") == ['→ weather {"city": "Paris"}', f"▸ weather {result}"]
-
-
-async def test_a_tool_that_is_always_allowed_is_not_asked_about_again(server: str, tmp_path: Path) -> None:
-    stage = CallingStage(tmp_path, (PARIS, ROME), (PARIS,), (), url=server)
-    async with stage.after(asked) as pilot:
-        await stage.press(pilot, "a")
-        assert results(await requested(stage, pilot, 2)) == [SUNNY, "18 °C in Rome"]
-        await stage.give(pilot)
-        assert results(await requested(stage, pilot, 3)) == [SUNNY, "18 °C in Rome", SUNNY]
 
 
 async def test_escape_stops_before_the_call_and_continue_asks_again(server: str, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         ),
         (lambda content: content[:24] + b"\xff" * 8 + content[32:], "damaged or cut short inside its header"),
         (lambda content: content[:4] + struct.pack("<I", 9) + content[8:], "has GGUF version 9"),
-        (replaced(b"llama", b"lemma"), "architecture lemma, which cannot be read"),
+        (replaced(b"llama", b"lemma"), "architecture lemma, which cannot be read .*--attach"),
         (replaced(b"blk.1.attn_k.w", b"blk.1.attn_j.w"), r"lacks weights \(model.layers.1.self_attn.k_proj.weight\)"),
     ],
 )

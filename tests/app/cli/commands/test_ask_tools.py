@@ -1,8 +1,7 @@
 """`specchat ask --mcp`: calls are made after they were allowed, and the reply continues with their results."""
 
 import json
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from specchat.app.cli.commands import ask as ask_module
 from specchat.app.paths import database_file, settings_file
 from specchat.app.storage.store import Store
 from specchat.engine import Engine, EngineConfig, PartKind, Request, read_trace
+from tests.app.calling import served
 from tests.app.cli.commands.command import Done, command
 from tests.app.server.test_tools import TOOLS
 from tests.app.sources.servers.recorded import CHAT, PLAIN, Recorded, chunk, last_chunk
@@ -26,7 +26,6 @@ from tests.engine.tiny import EOS, assemble_loaded, reciting_model, tiny_tokeniz
 CALL = '<tool_call>{"name": "weather", "arguments": {"city": "Paris"}}</tool_call>'
 TEMPLATE = TOOLS.replace("[assistant]", "{% if messages[-1].role == 'tool' %}={% else %}[assistant]{% endif %}")
 ANSWER = "It is sunny."
-SCRIPT = Path(__file__).parents[2] / "tool_server.py"
 
 
 def calling_engine(*, always: bool = False) -> Engine:
@@ -45,12 +44,19 @@ def calling_engine(*, always: bool = False) -> Engine:
     return Engine(EngineConfig("tiny", Path(), context=4096, slots=1), assemble)
 
 
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The address of a server."""
+    with served() as address:
+        yield address
+
+
 @pytest.fixture(autouse=True)
-def server() -> None:
-    """The settings name the server of the script."""
+def server(url: str) -> None:
+    """The settings name the server."""
     file = settings_file()
     file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(f"[mcp.here]\ncommand = {json.dumps(sys.executable)}\nargs = [{json.dumps(str(SCRIPT))}]\n")
+    file.write_text(f'[mcp.here]\nurl = "{url}"\n')
 
 
 @pytest.fixture
@@ -80,23 +86,19 @@ def test_an_allowed_tool_is_called_without_a_terminal(asked: Callable[..., Done]
     assert [[tool.name for tool in tools] for tools in offered] == [["weather"]] * 2  # the others cannot be allowed
 
 
-@pytest.mark.parametrize(("key", "result"), [("o", "18 °C in Paris"), ("n", "the user declined this call")])
-def test_the_terminal_is_asked(asked: Callable[..., Done], tmp_path: Path, key: str, result: str) -> None:
+def test_the_terminal_is_asked(asked: Callable[..., Done], tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    done = asked("--trace", trace, typed=f"what\n{key}\n", terminal=True)
+    done = asked("--trace", trace, typed="what\nn\n", terminal=True)
     assert (done.code, ANSWER in done.out) == (0, True)
     assert done.err.count("call weather? o once, a always, n never: ") == 2  # the first line was no answer
-    assert results(trace) == [f"error: {result}" if key == "n" else result]
+    assert results(trace) == ["error: the user declined this call"]
 
 
 def test_another_server_calls_and_gets_the_results(tmp_path: Path) -> None:
     function, trace = {"name": "weather", "arguments": '{"city": "Paris"}'}, tmp_path / "trace"
     call = {"id": "call00001", "type": "function", "function": function}
-    called = [
-        chunk(choice={"delta": {"tool_calls": [{"index": 0, **call}]}}),
-        chunk(None, "tool_calls"),
-        last_chunk(9, 5),
-    ]
+    delta = {"tool_calls": [{"index": 0, **call}]}
+    called = [chunk(choice={"delta": delta}), chunk(None, "tool_calls"), last_chunk(9, 5)]
 
     def reply(body: Any) -> list[Any]:
         return [chunk(ANSWER), chunk(None, "stop")] if body["messages"][-1]["role"] == "tool" else called
@@ -118,9 +120,8 @@ def test_another_server_calls_and_gets_the_results(tmp_path: Path) -> None:
 def test_json_has_an_object_for_each_reply(asked: Callable[..., Done]) -> None:
     done = asked("--allow-tools", "weather", "--json", stdin=b"")
     first, last = map(json.loads, done.out.splitlines())
-    assert [(call["name"], json.loads(call["arguments"])) for call in first["calls"]] == [
-        ("weather", {"city": "Paris"})
-    ]
+    (call,) = first["calls"]
+    assert (call["name"], json.loads(call["arguments"])) == ("weather", {"city": "Paris"})
     assert last["text"] == ANSWER
     assert "calls" not in last
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.tools.bench import command as benching
 from specchat.engine.tools.bench import figures
 from specchat.engine.tools.lossless import command as verification
 from tests.app.cli.commands.command import command
@@ -35,25 +34,6 @@ def test_bench_prints_a_table() -> None:
     rows = [line.split()[:2] for line in done.out.splitlines() if line.startswith(("none ", "model ", "ngram "))]
     assert rows == [["none", "-"], ["model", "2"], ["model", "3"]]
     assert "Leviathan et al. 2023, Theorem 3.8" in done.out
-
-
-@pytest.mark.slow
-def test_drafts_race_by_batch(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benching, "LARGEST_BATCH", 2)
-    picture = tmp_path / "race.svg"
-    arguments = ("bench", "--target", tiny_model(max_position_embeddings=2048), "--dtype", "float32", "--crossover")
-    short = ("--prompts", "chat", "--limit", "1", "--max-tokens", "6", "--passes", "1", "--picture", picture)
-    done = command(*arguments, *short, "--drafts", "suffix,copy", "--drafts", tiny_model(num_hidden_layers=1))
-    assert done.code == 0
-    table = done.out[done.out.index("speedup over plain decoding, by batch") :]
-    assert [line.split()[0] for line in table.splitlines()[1:4]] == ["batch", "suffix", "copy"]
-    assert [sign for sign in "●■▲" if sign not in table] == []
-    assert "at a batch of 1: " in table
-    assert "requests at once" in table
-    assert "\x1b" not in done.out
-    assert "speedup" in picture.read_text()
-    again = command(*arguments, *short, "--drafts", "suffix")
-    assert "exists already: name another file" in again.sentence
 
 
 def test_a_person_who_waits_sees_how_far_it_is() -> None:

@@ -35,14 +35,16 @@ CHATGPT = {
         "u2": node("user", "a1", "Why?"),
     },
 }  # fmt: skip
+THOUGHT = '<details type="reasoning" done="true">\n<summary>Thought for 5 seconds</summary>\n> Hm.\n</details>\n'
 OPEN_WEBUI = {
     "title": "Sort", "updated_at": 1_700_000_000, "created_at": float("nan"),
     "chat": {
         "title": "Sort",
         "params": {"temperature": 0.7, "top_p": 0.9, "top_k": None, "system": "Be exact.", "num_ctx": 4096},
         "history": {"currentId": "2", "messages": {
-            "1": {"id": "1", "parentId": None, "role": "user", "content": "Sort a list"},
-            "2": {"id": "2", "parentId": "1", "role": "assistant", "content": "Use sorted().", "model": "llama3:8b"},
+            "1": {"id": "1", "parentId": None, "role": "user", "content": [{"type": "text", "text": "Sort a list"}]},
+            "2": {"id": "2", "parentId": "1", "role": "assistant", "content": THOUGHT + "Use sorted().",
+                  "model": "llama3:8b"},
         }},
     },
 }  # fmt: skip
@@ -79,6 +81,7 @@ def test_chats_of_open_webui_come_in(tmp_path: Path) -> None:
     sort = stored()["Sort"]
     assert (shown(sort), sort.system) == ([("Sort a list", "Use sorted().")], "Be exact.")
     (reply,) = sort.prompts[0].replies
+    assert reply.thinking == "Hm."
     assert reply.origin == ["llama3:8b", "temperature 0.7 · top-p 0.9"]
     assert note_lines(reply, 80) == [("llama3:8b · temperature 0.7 · top-p 0.9", False)]
 
@@ -186,19 +189,6 @@ def test_chats_of_claude_come_in(tmp_path: Path) -> None:
     assert [(each.name, each.text) for each in knots.prompts[0].attachments] == [("rope.txt", "ten metres")]
     with Store(database_file()) as store:
         assert store.chats()[0].updated_at == 1_700_000_000
-
-
-def test_parts_and_thinking_of_open_webui_come_in(tmp_path: Path) -> None:
-    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
-    thought = '<details type="reasoning" done="true">\n<summary>Thought for 5 seconds</summary>\n> Hm.\n</details>\n'
-    messages = [
-        {"role": "user", "content": [{"type": "text", "text": "What?"}, picture]},
-        {"role": "assistant", "content": f"{thought}A cat"},
-    ]
-    assert command("import", write(tmp_path, {"title": "Cat", "chat": {"messages": messages}})).code == 0
-    (turn,) = stored()["Cat"].prompts
-    assert turn.reply is not None
-    assert (turn.text, turn.reply.text, turn.reply.thinking) == ("What?\n\n[image]", "A cat", "Hm.")
 
 
 def again(tmp_path: Path, exported: Any) -> tuple[list[StoredMessage], str]:
