@@ -15,11 +15,9 @@ from transformers import (
 
 from specchat.engine.backends import attention
 from specchat.engine.backends.captured_passes import compile_layers
-from specchat.engine.backends.token_product import use_token_kernel
 from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device import gpu
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
@@ -153,35 +151,6 @@ def test_a_failing_kernel(broken: Any, name: str, returned: Any, reason: str, mo
     runner.in_place = True
     torch.testing.assert_close(runner.forward(torch.tensor([[1, 2, 3]]), [0], [0]), expected)
     assert runner.performance_warnings == [f"its attention kernel cannot be used ({reason})"]
-
-
-@pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
-@pytest.mark.parametrize("device", DEVICES)
-@torch.inference_mode()
-@pytest.mark.slow
-def test_a_compiled_layer_stands_for_all_layers_rows_and_caches(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, other = (prompted(tiny_model(layers=3).model, device, length=20, taps=(0, 2)) for _ in range(2))
-    monkeypatch.setattr(gpu, "has_triton", lambda _: True)
-    assert use_token_kernel(model.model) is None
-    assert compile_layers(model.model)
-    model.in_place = True
-    compiled, plain = make_static(model, capture=device == "cuda", compiled=True), make_static(other)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    trees = [tree_of(2)] * 3
-    for rows, length, start in ((5, 12, 20), (1, 1, 24), (1, 5, 24), (5, 1, 29), (1, 9, 300), (3, 12, 30)):
-        fed = drawn(rows, length, seed=length).to(device)
-        tree_mask = TreeMask.of(trees, length, torch.device(device)) if rows == 3 else None
-        ours = compiled.forward(fed, range(rows), [start] * rows, tree_mask)
-        theirs = plain.forward(fed, range(rows), [start] * rows, tree_mask)
-        for mine, yours in zip(ours, theirs, strict=True):
-            torch.testing.assert_close(mine, yours, rtol=1e-4, atol=1e-4)
-    larger = TransformersBackend(model.model, 7, 900, 17, taps=(0, 2))
-    larger.in_place = True
-    for rows, length in ((7, 12), (3, 1), (1, 5), (1, 1)):
-        make_static(larger, compiled=True).forward(drawn(rows, length).to(device), range(rows), [20] * rows)
-    assert compiled.not_compiled is None
-    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 4, "one or several rows, one or several tokens"
 
 
 @pytest.mark.parametrize(
