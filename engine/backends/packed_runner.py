@@ -23,8 +23,7 @@ from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder
 from specchat.engine.decoding.drafter import Recipe, RowDrafters
-from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, tested_candidates
-from specchat.engine.decoding.token_masks import begin_masks
+from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, begin_masks, tested_candidates
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import KernelError
@@ -87,14 +86,10 @@ class PackedRunner(Runner[PackedBackend]):
             states = RoundStates(last, width)
             self._drafters.on_hidden_states(rows, states, [1 + outcome.accepted for outcome in outcomes])
         draft_s = (filled - started) / len(results)
+        verifying = [*(each.c.seconds for each in memory[:-1]), verified_s]
         return [
-            RoundOutcome(
-                made,
-                judged,
-                draft_s + each.c.growing_s,
-                (verified_s if each is last else each.c.seconds) - each.c.growing_s,
-            )
-            for each, made, judged in results
+            RoundOutcome(made, judged, draft_s + each.c.growing_s, seconds - each.c.growing_s)
+            for (each, made, judged), seconds in zip(results, verifying, strict=True)
         ]
 
     def plain_pass(self, rows: Sequence[SequenceState]) -> None:

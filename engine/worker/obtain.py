@@ -208,8 +208,7 @@ def make_runner(
 
 def runs_preset_file(spec: str, config: EngineConfig, device: torch.device) -> bool:
     """Whether `spec` is a preset whose quantised file runs, not its safetensors."""
-    named = spec in PRESETS and PRESETS[spec].file is not None
-    return named and device.type == "cpu" and config.dtype == config.quantize == "auto"
+    return spec in PRESETS and PRESETS[spec].takes_file(config, gpu=device.type != "cpu")
 
 
 def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> list[Obtained]:

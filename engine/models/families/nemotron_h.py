@@ -48,22 +48,8 @@ def _mixture(header: GgufHeader) -> Settings:
 
 
 _NAMES = {"mlp.experts.": "mixer.experts.", "backbone.": "model."}
+_BOTH: dict[str, Any] = {"types": ("nemotron_h",), "orders": adjacent_pairs, "packed": False, "names": _NAMES}
 FAMILIES = (
-    Family(
-        types=("nemotron_h",),
-        architecture="nemotron_h",
-        settings=_settings,
-        orders=adjacent_pairs,
-        packed=False,
-        names=_NAMES,
-    ),
-    Family(
-        types=("nemotron_h",),
-        architecture="nemotron_h_moe",
-        settings=_mixture,
-        mixture=True,
-        orders=adjacent_pairs,
-        packed=False,
-        names=_NAMES,
-    ),
+    Family(architecture="nemotron_h", settings=_settings, **_BOTH),
+    Family(architecture="nemotron_h_moe", settings=_mixture, mixture=True, **_BOTH),
 )
