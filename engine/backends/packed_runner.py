@@ -87,14 +87,10 @@ class PackedRunner(Runner[PackedBackend]):
             states = RoundStates(last, width)
             self._drafters.on_hidden_states(rows, states, [1 + outcome.accepted for outcome in outcomes])
         draft_s = (filled - started) / len(results)
+        verifying = [*(each.c.seconds for each in memory[:-1]), verified_s]
         return [
-            RoundOutcome(
-                made,
-                judged,
-                draft_s + each.c.growing_s,
-                (verified_s if each is last else each.c.seconds) - each.c.growing_s,
-            )
-            for each, made, judged in results
+            RoundOutcome(made, judged, draft_s + each.c.growing_s, seconds - each.c.growing_s)
+            for (each, made, judged), seconds in zip(results, verifying, strict=True)
         ]
 
     def plain_pass(self, rows: Sequence[SequenceState]) -> None:

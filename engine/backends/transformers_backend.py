@@ -104,9 +104,8 @@ class TransformersBackend(TensorBackend):
         self.cache = KVCache(shapes, slots, columns, self.device, model.dtype, states=self.states, pool=pool)
         graphs = GraphPool(self.device, capture=True) if captures else None
         compiled = graphs is not None and not exact and compile_layers(model)
-        passes = CapturedPasses(
-            self.cache, self._step, Graphs(self.device, slots, graphs), compiled=compiled, trees=not exact
-        )
+        captured = Graphs(self.device, slots, graphs)
+        passes = CapturedPasses(self.cache, self._step, captured, compiled=compiled, trees=not exact)
         self.captured = passes if captures else None
         self._invariant = BatchInvariantPasses(passes) if exact else None
         super().__init__(slots, Penalties(slots, context, self.device), graphs)
@@ -114,15 +113,13 @@ class TransformersBackend(TensorBackend):
     @property
     def performance_warnings(self) -> list[str]:
         """Why passes on a GPU are slower than they could be, one clause each."""
-        passes = self.captured
+        passes, stores = self.captured, self.device.type == "cuda" and self.states
         reasons = {
             "its passes cannot all be captured as CUDA graphs": self.graph_pool and self.graph_pool.not_captured,
             "its attention kernel cannot be used": self._not_in_place,
             "its kernel for products of one token cannot be used": self._no_token_kernel,
             "its layers cannot be compiled": passes and passes.not_compiled,
-            "its passes are not captured as CUDA graphs": self.device.type == "cuda"
-            and self.states
-            and "its recurrent layers store a state per token",
+            "its passes are not captured as CUDA graphs": stores and "its recurrent layers store a state per token",
         }
         return [f"{clause} ({reason})" for clause, reason in reasons.items() if reason]
 
@@ -148,29 +145,11 @@ class TransformersBackend(TensorBackend):
     ) -> Tensor | None:
         """Write keys and values of tokens [B, T]; returns their tapped hidden states [B, T, taps x hidden size]."""
         if self.states:
-            return self._prefill_states(tokens, slots, starts, lengths or [tokens.shape[1]] * len(slots))
+            return self.states.prefill(self._read, tokens, slots, starts, lengths or [tokens.shape[1]] * len(slots))
+        return self._read(tokens, slots, starts)
+
+    def _read(self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int]) -> Tensor | None:
         return self._tapped(self._run(self.model.base_model, tokens, slots, starts), tokens.shape[1])
-
-    def _prefill_states(
-        self, tokens: Tensor, slots: Sequence[int], starts: Sequence[int], lengths: Sequence[int]
-    ) -> Tensor | None:
-        """Prefill a model with recurrent layers.
-
-        Rows of one length are read together, as padding would change a recurrent state.
-        """
-        assert self.states
-        tapped: dict[int, Tensor] = {}
-        for length in sorted(set(lengths)):
-            rows = [row for row, own in enumerate(lengths) if own == length]
-            mine, froms = [slots[row] for row in rows], [starts[row] for row in rows]
-            found = self._tapped(self._run(self.model.base_model, tokens[rows, :length], mine, froms), length)
-            for i, (row, slot, start) in enumerate(zip(rows, mine, froms, strict=True)):
-                self.states.snapshot(slot, start, start + length)
-                if found is not None:
-                    tapped[row] = found[i]
-        if not tapped:
-            return None
-        return torch.nn.utils.rnn.pad_sequence([tapped[row] for row in range(len(slots))], batch_first=True)
 
     @torch.inference_mode()
     def extend(self, places: Sequence[TreePlace]) -> Tensor:

@@ -87,6 +87,38 @@ class RecurrentStates(StateStore):
         self._keep(slot, [n for n in (start, end) if n != reading])
         self._reading[slot] = end
 
+    def prefill(
+        self,
+        read: Callable[[Tensor, Sequence[int], Sequence[int]], Tensor | None],
+        tokens: Tensor,
+        slots: Sequence[int],
+        starts: Sequence[int],
+        lengths: Sequence[int],
+    ) -> Tensor | None:
+        """Read chunks of prompts, with snapshots of the states at their ends; returns what `read` does [B, T, …].
+
+        Rows of one length are read together, as padding would change a recurrent state.
+
+        Args:
+            read: a pass over tokens [b, t] of slots from these columns on, which returns their tapped hidden states.
+            tokens: [B, T], padded.
+            slots: [B].
+            starts: [B].
+            lengths: [B].
+        """
+        tapped: dict[int, Tensor] = {}
+        for length in sorted(set(lengths)):
+            rows = [row for row, own in enumerate(lengths) if own == length]
+            mine, froms = [slots[row] for row in rows], [starts[row] for row in rows]
+            found = read(tokens[rows, :length], mine, froms)
+            for i, (row, slot, start) in enumerate(zip(rows, mine, froms, strict=True)):
+                self.snapshot(slot, start, start + length)
+                if found is not None:
+                    tapped[row] = found[i]
+        if not tapped:
+            return None
+        return torch.nn.utils.rnn.pad_sequence([tapped[row] for row in range(len(slots))], batch_first=True)
+
     @contextmanager
     def reading(
         self, slots: Sequence[int], starts: Sequence[int], tokens: int, attention: CacheView | StaticView

@@ -14,23 +14,9 @@ BRANCHES = 4
 """Most tokens offered for one position."""
 LONGEST = 8
 """Largest γ of a draft that branches; a longer one is a chain."""
-_SHAPE: tuple[tuple[int, ...], ...] = (
-    (0,),
-    (0, 0),
-    (1,),
-    (0, 0, 0),
-    (2,),
-    (1, 0),
-    (0, 1),
-    (3,),
-    (0, 0, 0, 0),
-    (2, 0),
-    (1, 0, 0),
-    (0, 2),
-    (0, 0, 1),
-    (0, 3),
-    (0, 1, 0),
-    (3, 0),
+_SHAPE = tuple(
+    tuple(map(int, ranks))
+    for ranks in ("0", "00", "1", "000", "2", "10", "01", "3", "0000", "20", "100", "02", "001", "03", "010", "30")
 )
 """Nodes of the tree, best first, each as the ranks of the tokens on the path to it.
 

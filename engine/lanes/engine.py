@@ -72,15 +72,8 @@ class LaneEngine(Engine):
     def _make_worker(self) -> LanesWorker:
         from specchat.engine.lanes.worker import LanesWorker
 
-        return LanesWorker(
-            self.configs,
-            self._commands,
-            self.outbox,
-            lambda: self.order,
-            self._on_lanes,
-            self._requests.end,
-            self._closing,
-        )
+        report = self._on_lanes, self._requests.end
+        return LanesWorker(self.configs, self._commands, self.outbox, lambda: self.order, *report, self._closing)
 
     def _on_lanes(self, readies: Sequence[Ready], made: Sequence[Assembly]) -> None:
         self.lanes = tuple(

@@ -70,14 +70,9 @@ class LaneWorker(Worker):
         on_end: Callable[[str], None] = lambda _: None,
         closing: Event | None = None,
     ) -> None:
+        commands, clock = queue.SimpleQueue[Command](), Clock(runs=False)
         super().__init__(
-            config,
-            queue.SimpleQueue(),
-            outbox,
-            Clock(runs=False),
-            lambda ready, _: readies.append(ready),
-            on_end,
-            closing or Event(),
+            config, commands, outbox, clock, lambda ready, _: readies.append(ready), on_end, closing or Event()
         )
         self.began = 0.0
         """Clock reading when the lane was last idle and a request was submitted."""

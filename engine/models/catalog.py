@@ -7,11 +7,14 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from specchat.engine.errors import EngineError, check
 from specchat.engine.models.checkpoint import read_json
 from specchat.engine.settings import SAMPLING_NUMBERS, Sampling, settings_of
+
+if TYPE_CHECKING:
+    from specchat.engine.config import EngineConfig
 
 FILE = "generation_config.json"
 _WHOLE = [name for name in SAMPLING_NUMBERS if settings_of(Sampling)[name].kind == "int"]
@@ -148,6 +151,10 @@ class Preset:
         round with drafts costs as much as the tokens that it gains.
         """
         return "" if self.experts and not gpu else self.draft
+
+    def takes_file(self, config: EngineConfig, *, gpu: bool) -> bool:
+        """Whether its quantised file runs, not its safetensors."""
+        return self.file is not None and not gpu and config.dtype == config.quantize == "auto"
 
     def download_bytes(self, *, gpu: bool) -> int:
         """Bytes to download, with the drafter."""

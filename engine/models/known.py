@@ -210,7 +210,7 @@ def pull(spec: str, store: ModelStore, progress: Progress) -> Path:
         store.find_or_build(
             hub_folder(draft), draft, lambda work: fetch_from_hub(draft, work / "model", progress), progress
         )
-    takes_file = preset is not None and _takes_file(preset, config)
+    takes_file = preset is not None and preset.takes_file(config, gpu=_on_gpu(config))
     if not (takes_file or source.is_gguf):
         return source.folder()
     from specchat.engine.kernels.library import KernelError, missing
@@ -242,24 +242,21 @@ def _absent(config: EngineConfig) -> Iterator[tuple[str, Callable[[], int]]]:
         if not isinstance(source := preset.source, str):
             if not store.packed.find(f"{spec}.gguf") and not store.find(spec):
                 yield spec, partial(int, source.wheel_bytes)
-        elif not store.packed.find(f"{spec}.gguf") if _takes_file(preset, config) else _is_absent(source, store):
+            continue
+        takes_file = preset.takes_file(config, gpu=_on_gpu(config))
+        if not store.packed.find(f"{spec}.gguf") if takes_file else _is_absent(source, store):
             yield spec, partial(_preset_bytes, preset, config, with_drafter=spec == config.target and not config.draft)
 
 
 def _preset_bytes(preset: Preset, config: EngineConfig, *, with_drafter: bool) -> int:
-    draft, file = preset.drafter(gpu=_on_gpu(config)) if with_drafter else "", preset.file
-    size = (
-        download_bytes(draft, draft_files) if is_hub_id(draft) and _is_absent(draft, ModelStore(config.models)) else 0
-    )
-    if file and _takes_file(preset, config):
+    gpu, file, size = _on_gpu(config), preset.file, 0
+    draft = preset.drafter(gpu=gpu) if with_drafter else ""
+    if is_hub_id(draft) and _is_absent(draft, ModelStore(config.models)):
+        size = download_bytes(draft, draft_files)
+    if file and preset.takes_file(config, gpu=gpu):
         return size + download_bytes(file.repository, lambda *_: [file.name])
     assert isinstance(preset.source, str)
     return size + download_bytes(preset.source)
-
-
-def _takes_file(preset: Preset, config: EngineConfig) -> bool:
-    """Whether a preset means its quantised file."""
-    return preset.file is not None and config.dtype == config.quantize == "auto" and not _on_gpu(config)
 
 
 def _on_gpu(config: EngineConfig) -> bool:

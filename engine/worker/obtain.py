@@ -65,19 +65,28 @@ def load_own_part(folder: Path, model: Model) -> dict[str, Any]:
     """A part that the folder of the target contains; empty if it states none.
 
     Raises:
-        EngineError: it is stated, and missing or broken.
+        EngineError: it is stated, and missing, broken or of a kind that is not supported.
     """
     config = read_json(folder / "config.json")
     config = config.get("text_config") or config
-    family = family_of(config.get("model_type"))
+    kind, complete = config.get("model_type"), has_weights(folder)  # the folder of a GGUF file has none
+    family = family_of(kind)
     if family is None or not family.mtp:
+        last = f".layers.{config.get('num_hidden_layers')}."
+        has = config.get("num_nextn_predict_layers") and (not complete or _has_weight(folder, MTP, last))
+        told = f"{model.name} has a multi-token-prediction layer of {kind}, a kind that is not supported"
+        check(not has, f"{told}: name a drafter with --draft")
         return {}
-    layers = config.get("mtp_num_hidden_layers")
-    if not layers and (not has_weights(folder) or not any(name.startswith(MTP) for name in tensor_names(folder))):
+    if not config.get("mtp_num_hidden_layers") and not (complete and _has_weight(folder, MTP)):
         return {}
     from specchat.engine.drafters.published.mtp import load_mtp
 
     return {"head": load_mtp(folder, model)}
+
+
+def _has_weight(folder: Path, *parts: str) -> bool:
+    """Whether a model has a weight with one of these parts in its name."""
+    return any(part in name for name in tensor_names(folder) for part in parts)
 
 
 def _find(spec: str, store: ModelStore, progress: Progress) -> tuple[PartKind, Path] | None:
@@ -199,8 +208,7 @@ def make_runner(
 
 def runs_preset_file(spec: str, config: EngineConfig, device: torch.device) -> bool:
     """Whether `spec` is a preset whose quantised file runs, not its safetensors."""
-    named = spec in PRESETS and PRESETS[spec].file is not None
-    return named and device.type == "cpu" and config.dtype == config.quantize == "auto"
+    return spec in PRESETS and PRESETS[spec].takes_file(config, gpu=device.type != "cpu")
 
 
 def obtain_drafts(config: EngineConfig, target: Model, progress: Progress) -> list[Obtained]:

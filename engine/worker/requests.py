@@ -306,17 +306,8 @@ class OpenRequests:
         except Exception as error:  # the tokenizer's: the request ends all the same
             tail, reason, message = "", FinishReason.ERROR, message or sentence(error)
         self.on_end(row.request.request_id)
-        row.outbox.put(
-            Finished(
-                row.request.request_id,
-                reason,
-                tail,
-                message,
-                self.clock(),
-                bool(tail) and row.text.thinking,
-                row.text.take_calls()[0],
-            )
-        )
+        thinking, calls = bool(tail) and row.text.thinking, row.text.take_calls()[0]
+        row.outbox.put(Finished(row.request.request_id, reason, tail, message, self.clock(), thinking, calls))
 
     def fail(self, row: SequenceState, message: str) -> None:
         """End a request that runs by an error; its cached tokens are not reused."""

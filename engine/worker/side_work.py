@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import InvalidStateError
 from contextlib import contextmanager, suppress
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,8 +16,10 @@ import torch
 from specchat.engine.cache.kept_texts import KeptTexts
 from specchat.engine.commands import Borrow, KeepTexts
 from specchat.engine.device.device import to_device
+from specchat.engine.device.graphs import LATER
 from specchat.engine.errors import EngineError, check, first_line
 from specchat.engine.events import Captured
+from specchat.engine.progress import Progress
 from specchat.engine.round import TokenScore
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import Scheduler
@@ -112,6 +115,34 @@ class Captures:
         """The graphs captured so far."""
         captured, left = self._made.graphs
         return Captured(captured, self._bytes, self._seconds, left, at)
+
+    def warm_up(self, chunk: int, progress: Progress, *, complete: bool) -> bool:
+        """Run passes, so that kernels are chosen, and plan captures.
+
+        Args:
+            chunk: most tokens of a pass.
+            progress: called for each capture.
+            complete: whether all graphs are captured now, and none while requests are served.
+
+        Returns:
+            Whether there was enough memory.
+        """
+        progress("warm-up", "warming up", None)
+        made, target = self._made, self._made.target
+        try:
+            if target.capabilities.captured:  # the largest pass: it needs most memory, and loads its kernels
+                longest = torch.zeros(1, min(chunk, target.context), dtype=torch.int64)
+                target.prefill(longest.to(target.device), [0], [0])
+            with self.measured():
+                made.warm_up()
+                while made.capture_next(inf if complete else LATER):
+                    text = "compiling and capturing CUDA graphs, the first start is the longest"
+                    progress("warm-up", f"{text}: {made.graphs[0]} captured", None)
+        except torch.OutOfMemoryError:
+            return False
+        for pool in made.graph_pools:
+            pool.defers = not complete
+        return True
 
     @contextmanager
     def measured(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from specchat.engine.cache.prefix_tree import BLOCK
 from specchat.engine.config import EngineConfig
 from specchat.engine.decoding.gamma.acceptance_model import Experiences
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.device.graphs import FIRST, LATER
+from specchat.engine.device.graphs import FIRST
 from specchat.engine.errors import ClosingError, EngineError, errors_as, first_line
 from specchat.engine.events import CachedText, CacheUse, Clock, Counted, FinishReason, Loading, Notice, Outbox, Ready
 from specchat.engine.kernels.library import KernelError
@@ -124,42 +124,7 @@ class Worker:
                 raise EngineError(f"{self.config.target} cannot be loaded: {error}") from error
         plain_s = time_warm_passes(made.target)
         self._put_to_work(made, plain_s)
-        target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
-        values = thinking_values(tokenizer)
-        on_gpu = device.type == "cuda"
-        pool, reserved = target.cache.pool, not target.capabilities.packed
-        captured = self._captures.made(self.clock())
-        self.on_ready(
-            Ready(
-                target=made.model.name,
-                draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
-                drafters=tuple(made.drafters),
-                device=device.type,
-                device_name=torch.cuda.get_device_name(device) if on_gpu else "CPU",
-                device_uuid=str(torch.cuda.get_device_properties(device).uuid) if on_gpu else "",
-                dtype=made.model.format,
-                context=target.context,
-                model_context=made.model.context,
-                slots=target.cache.slots,
-                weight_bytes=made.weight_bytes,
-                cache_bytes=made.cache_bytes + made.graph_bytes if reserved else min(made.cache_bytes, pool.bytes),
-                slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
-                kept_bytes=pool.bytes,
-                state_bytes=target.cache.state_bytes,
-                graphs=captured.graphs,
-                graph_bytes=captured.graph_bytes,
-                warm_up_s=captured.warm_up_s,
-                at=self.clock(),
-                plain_s=plain_s,
-                thinking_switch=bool(values),
-                thinking_values=tuple(values),
-                template_words=words_of(tokenizer.chat_template),
-                conversations=made.model.start is None,
-                tools=find_call_format(tokenizer) is not None,
-                sampling=chat_sampling(self.config.target, made.model.recommended),
-            ),
-            made,
-        )
+        self.on_ready(ready_of(made, self._captures, plain_s, self.config.target, self.clock()), made)
         self._notices.tell([*made.notices, *made.performance_warnings()])
         return made
 
@@ -197,35 +162,17 @@ class Worker:
     def _fitting(self, assemble: Assemble) -> Assembly:
         """The first size that there is memory to warm up with."""
         made = assemble(self.config, self._say_loading)
-        while not self._warms_up(made):
+        while True:
+            self._captures = Captures(made)
+            chunk = self.config.chunk_on(made.target.device.type)
+            if self._captures.warm_up(chunk, self._say_loading, complete=self.is_lane):
+                return made
             smaller = made.smaller
-            del made  # its memory is needed for the next
+            del made, self._captures  # their memory is needed for the next
             if smaller is None:
                 raise EngineError(OUT_OF_MEMORY)
             free_memory()
             made = smaller()
-        return made
-
-    def _warms_up(self, made: Assembly) -> bool:
-        """Warm up; return whether there was enough memory."""
-        self._say_loading("warm-up", "warming up", None)
-        self._captures = Captures(made)
-        target = made.target
-        longest = min(self.config.chunk_on(target.device.type), target.context)
-        try:
-            if target.capabilities.captured:  # the largest pass: it needs most memory, and loads its kernels
-                target.prefill(torch.zeros(1, longest, dtype=torch.int64).to(target.device), [0], [0])
-            with self._captures.measured():
-                made.warm_up()
-                while made.capture_next(inf if self.is_lane else LATER):
-                    text = "compiling and capturing CUDA graphs, the first start is the longest"
-                    self._say_loading("warm-up", f"{text}: {made.graphs[0]} captured", None)
-        except torch.OutOfMemoryError:
-            del self._captures  # it holds the memory
-            return False
-        for pool in made.graph_pools:
-            pool.defers = not self.is_lane
-        return True
 
     def _say_loading(self, stage: str, text: str, fraction: float | None) -> None:
         if self.closing.is_set():
@@ -343,3 +290,46 @@ def cache_use(scheduler: Scheduler, at: float) -> CacheUse:
         for name in dict.fromkeys((*blocks, *running))
     )
     return CacheUse(BLOCK, pool.bytes // pool.blocks, pool.blocks, texts, at)
+
+
+def ready_of(made: Assembly, captures: Captures, plain_s: tuple[float, ...], spec: str, at: float) -> Ready:
+    """The event that the engine is ready.
+
+    Args:
+        made: what the engine runs with.
+        captures: of CUDA graphs, so far.
+        plain_s: seconds of plain passes.
+        spec: `EngineConfig.target`.
+        at: the time.
+    """
+    target, device, tokenizer = made.target, made.target.device, made.model.tokenizer
+    pool, reserved, captured = target.cache.pool, not target.capabilities.packed, captures.made(at)
+    values, on_gpu = thinking_values(tokenizer), device.type == "cuda"
+    return Ready(
+        target=made.model.name,
+        draft=", ".join(part.name for part in (*made.drafts, *made.parts.values())) or None,
+        drafters=tuple(made.drafters),
+        device=device.type,
+        device_name=torch.cuda.get_device_name(device) if on_gpu else "CPU",
+        device_uuid=str(torch.cuda.get_device_properties(device).uuid) if on_gpu else "",
+        dtype=made.model.format,
+        context=target.context,
+        model_context=made.model.context,
+        slots=target.cache.slots,
+        weight_bytes=made.weight_bytes,
+        cache_bytes=made.cache_bytes + made.graph_bytes if reserved else min(made.cache_bytes, pool.bytes),
+        slot_bytes=target.cache.columns * target.cache.column_bytes + target.cache.state_bytes,
+        kept_bytes=pool.bytes,
+        state_bytes=target.cache.state_bytes,
+        graphs=captured.graphs,
+        graph_bytes=captured.graph_bytes,
+        warm_up_s=captured.warm_up_s,
+        at=at,
+        plain_s=plain_s,
+        thinking_switch=bool(values),
+        thinking_values=tuple(values),
+        template_words=words_of(tokenizer.chat_template),
+        conversations=made.model.start is None,
+        tools=find_call_format(tokenizer) is not None,
+        sampling=chat_sampling(spec, made.model.recommended),
+    )

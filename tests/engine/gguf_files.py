@@ -1,5 +1,6 @@
 """Tiny random models as GGUF files, as llama.cpp's converter writes them, one of each family that is read."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,10 +22,7 @@ Kind = Callable[[str, Tensor], GGMLQuantizationType]
 """Type of a tensor from its name in the file and its values."""
 
 _DELTA: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 32,
+    "num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
     "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
     "rope_parameters": {
@@ -102,6 +100,7 @@ def write_gguf(
     tokenizer: str = "",
     keys: Mapping[str, Any] = MappingProxyType({}),
     rope_factors: Any = None,
+    left_out: str = "no tensor",
     **metadata: Any,
 ) -> Path:
     """Write the model of a folder from `write_source` as a GGUF file; give the file back.
@@ -115,6 +114,7 @@ def write_gguf(
         tokenizer: another value of tokenizer.ggml.pre.
         keys: more keys.
         rope_factors: numbers of a table of factors.
+        left_out: beginning of the names of tensors that it lacks, as a regular expression.
         metadata: more keys of the architecture, "__" for dots.
     """
     architecture = FILES.get(name, (name,))[0]
@@ -136,7 +136,8 @@ def write_gguf(
     state: dict[str, Tensor] = {**network.state_dict(), **_renamed(mtp or {}, config.num_hidden_layers)}
     if config.tie_word_embeddings:
         del state["lm_head.weight"]
-    for place, weight in _tensors(architecture, config, state, layers):
+    made = _tensors(architecture, config, state, layers)
+    for place, weight in ((place, weight) for place, weight in made if not re.match(left_out, place)):
         values = weight.float().contiguous()
         chosen = kind(place, values) if values.ndim > 1 and "norm" not in place else GGMLQuantizationType.F32
         if chosen in _DRAWN:
@@ -268,7 +269,7 @@ def _changed(architecture: str, config: Any, name: str, weight: Tensor) -> Tenso
         weight = _tiled(config, name, weight)
     if name.endswith(".A_log"):
         return -torch.exp(weight)
-    if "conv1d" in name or "shared_expert_gate" in name:
+    if "conv1d" in name:
         return weight.squeeze()
     is_norm = name.endswith(("norm.weight", "norm")) and not name.endswith("linear_attn.norm.weight")
     return weight + 1 if is_norm else weight

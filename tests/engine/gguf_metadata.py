@@ -110,6 +110,7 @@ def _special(architecture: str, config: Any) -> dict[str, Any]:
             "ssm.inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
             "full_attention_interval": 4,
             "rope.dimension_sections": [*config.rope_parameters["mrope_section"], 0],
+            "attention.recurrent_layers": [kind == "linear_attention" for kind in config.layer_types],
         }
     if architecture == "lfm2moe":
         found["expert_gating_func"] = 2

@@ -22,23 +22,14 @@ from specchat.engine.kernels.decoder_shape import DecoderShape, LayerShape, size
 from specchat.engine.kernels.decoder_weights import DecoderWeights, Floats, LayerWeights
 from specchat.engine.kernels.drafters import BlockRows, Confidence, PackedBlock, TokenBias
 from specchat.engine.kernels.packed_matrix import PackedMatrix, QuantizedEmbedding, QuantizedLinear, array_of, pack
+from specchat.engine.models.packed.names import MATRICES
 from specchat.engine.models.packed.quantize import quantize, quantized_rows
 from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
 
 LARGE = 1 << 25
 """Weights of an output layer, of which a copy is made; the codes of a smaller one stay in the processor's caches."""
-_MATRICES = {
-    "query": "self_attn.q_proj",
-    "key": "self_attn.k_proj",
-    "value": "self_attn.v_proj",
-    "output": "self_attn.o_proj",
-    "gate": "mlp.gate_proj",
-    "up": "mlp.up_proj",
-    "down": "mlp.down_proj",
-    "attention_conv": "attention_conv.kernel_projection",
-    "mlp_conv": "mlp_conv.kernel_projection",
-}
+_CONVOLUTIONS = {f"{part}_conv": f"{part}_conv.kernel_projection" for part in ("attention", "mlp")}
 """Linear layers by their names in the kernels."""
 _NORMS = {
     "attention_norm": "input_layernorm",
@@ -207,7 +198,7 @@ def _layer(shape: BlockShape, layer: nn.Module, window: int, causal: bool) -> La
         parts[part] = array_of(modules[name].weight)
     if shape.gemma:
         parts["value_norm"] = np.ones(shape.head_size, np.float32)
-    for part, name in _MATRICES.items():
+    for part, name in (MATRICES | _CONVOLUTIONS).items():
         if (linear := modules.get(name)) is not None:
             parts[part] = _matrix(linear)
             if linear.bias is not None:

@@ -15,6 +15,7 @@ from specchat.engine.drafters.head.layer import LayeredHead, pack_head
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.part_folder import PartFolder, stored_weights
 from specchat.engine.errors import EngineError
+from specchat.engine.models.packed.decoder_description import with_tuples
 from specchat.engine.models.packed.load import Model
 from specchat.engine.models.packed.quantize import METHODS
 
@@ -111,8 +112,8 @@ def read_card(folder: Path) -> HeadCard:
     """
 
     def parse(shape: dict[str, Any], greedy: dict[str, Any], sampled: dict[str, Any], **others: Any) -> HeadCard:
-        at_greedy, at_sampled = (HeadAcceptance(**_with_tuples(each)) for each in (greedy, sampled))
-        return HeadCard(shape=HeadShape(**_with_tuples(shape)), greedy=at_greedy, sampled=at_sampled, **others)
+        at_greedy, at_sampled = (HeadAcceptance(**with_tuples(each)) for each in (greedy, sampled))
+        return HeadCard(shape=HeadShape(**with_tuples(shape)), greedy=at_greedy, sampled=at_sampled, **others)
 
     return _FOLDER.read_card(folder, parse)
 
@@ -182,7 +183,3 @@ def _check(card: HeadCard, vocabulary: Tensor, target: Model) -> None:
         raise ValueError(f"its codes are {card.codes!r}, and not one of {', '.join(METHODS)}")
     if int(vocabulary.min()) < 0 or int(vocabulary.max()) >= target.vocab_size:
         raise ValueError(f"its vocabulary names tokens that are none of the target's {target.vocab_size}")
-
-
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}

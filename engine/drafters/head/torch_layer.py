@@ -81,15 +81,9 @@ class TorchLayer(HeadLayer):
         first, tree, count = ends - 1, level.mask, len(slots)
         seen = _columns(ends - self.window, min(self.window, longest) + level.last)
         columns = torch.where((ends > 0)[:, None], first[:, None] + level.tokens, self.states.shape[1] - 1)
-        depths = tree.depths[:, level.tokens]
-        mask = tree_visibility(
-            tree.inside[:, level.tokens].expand(count, -1, -1),
-            tree.depths.expand(count, -1),
-            depths.expand(count, -1),
-            first,
-            seen,
-            self.window,
-        )
+        depths, inside = tree.depths[:, level.tokens], tree.inside[:, level.tokens].expand(count, -1, -1)
+        every, own = (each.expand(count, -1) for each in (tree.depths, depths))
+        mask = tree_visibility(inside, every, own, first, seen, self.window)
         stream = self._head.enter(self._head.again(outcome), self._embed(tokens))
         return self._run(stream, first[:, None] + depths, (slots[:, None], columns, seen), mask)
 

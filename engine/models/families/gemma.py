@@ -42,25 +42,9 @@ def _shape(config: Any, _: Any) -> Settings:
     return {"attention_scale": config.query_pre_attn_scalar**-0.5, "embedding_scale": config.hidden_size**0.5}
 
 
+_PACKED: dict[str, Any] = {"overflows": True, "shape": _shape, "norm_offset": 1.0, "out_norms": True}
 FAMILIES = (
     Family(types=("gemma", "gemma3n_text", "gemma3n"), overflows=True, packed=False),
-    Family(
-        types=("gemma2",),
-        overflows=True,
-        architecture="gemma2",
-        settings=_gemma2,
-        shape=_shape,
-        norm_offset=1.0,
-        out_norms=True,
-    ),
-    Family(
-        types=("gemma3_text", "gemma3"),
-        overflows=True,
-        architecture="gemma3",
-        settings=_gemma3,
-        shape=_shape,
-        norm_offset=1.0,
-        out_norms=True,
-        head_norms=True,
-    ),
+    Family(types=("gemma2",), architecture="gemma2", settings=_gemma2, **_PACKED),
+    Family(types=("gemma3_text", "gemma3"), architecture="gemma3", settings=_gemma3, head_norms=True, **_PACKED),
 )

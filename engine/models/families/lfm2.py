@@ -50,15 +50,8 @@ _NAMES = {
     "input_layernorm": "operator_norm",
     "post_attention_layernorm": "ffn_norm",
 }
+_BOTH: dict[str, Any] = {"names": _NAMES, "head_norms": True}
 FAMILIES = (
-    Family(types=("lfm2",), architecture="lfm2", settings=_dense, shape=_shape, names=_NAMES, head_norms=True),
-    Family(
-        types=("lfm2_moe",),
-        architecture="lfm2moe",
-        settings=_mixture,
-        mixture=True,
-        shape=_mixture_shape,
-        names=_NAMES,
-        head_norms=True,
-    ),
+    Family(types=("lfm2",), architecture="lfm2", settings=_dense, shape=_shape, **_BOTH),
+    Family(types=("lfm2_moe",), architecture="lfm2moe", settings=_mixture, shape=_mixture_shape, **_BOTH, mixture=True),
 )

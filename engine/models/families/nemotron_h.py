@@ -43,26 +43,13 @@ def _mixture(header: GgufHeader) -> Settings:
         "routed_scaling_factor": header.setting("expert_weights_scale", 1.0),
         "n_group": header.setting("expert_group_count", 1),
         "topk_group": header.setting("expert_group_used_count", 1),
+        "num_nextn_predict_layers": header.setting("nextn_predict_layers", 0),
     }
 
 
 _NAMES = {"mlp.experts.": "mixer.experts.", "backbone.": "model."}
+_BOTH: dict[str, Any] = {"types": ("nemotron_h",), "orders": adjacent_pairs, "packed": False, "names": _NAMES}
 FAMILIES = (
-    Family(
-        types=("nemotron_h",),
-        architecture="nemotron_h",
-        settings=_settings,
-        orders=adjacent_pairs,
-        packed=False,
-        names=_NAMES,
-    ),
-    Family(
-        types=("nemotron_h",),
-        architecture="nemotron_h_moe",
-        settings=_mixture,
-        mixture=True,
-        orders=adjacent_pairs,
-        packed=False,
-        names=_NAMES,
-    ),
+    Family(architecture="nemotron_h", settings=_settings, **_BOTH),
+    Family(architecture="nemotron_h_moe", settings=_mixture, mixture=True, **_BOTH),
 )

@@ -22,6 +22,8 @@ from specchat.engine.models.checkpoint import FLAG, LARGEST, TEXT, TOKEN, Kind, 
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
+_BLOCKS = 512
+"""Blocks that a file may state with fewer tensors, as one with the last block alone does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +149,7 @@ def rounded(value: float) -> float:
 
 
 def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
-    """Kinds of the values that are read, by key. No size may exceed the number of weights, no layer lacks a tensor."""
+    """Kinds of the values that are read, by key. No size may exceed the number of weights."""
     size, count = whole(1, sum(tensor.elements for tensor in tensors) or LARGEST), whole(0)
     return {
         r"general\.(architecture|type)|tokenizer\.(ggml\.(model|pre)|chat_template)|.+\.rope\.scaling\.type": TEXT,
@@ -157,7 +159,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r"tokenizer\.ggml\.scores": Kind("a list of numbers", lambda value: set(map(type, value)) <= {int, float}),
         r"tokenizer\.ggml\.\w+_token_id": TOKEN,
         r"tokenizer\.ggml\.add_\w+": FLAG,
-        r".+\.block_count": whole(1, len(tensors) or LARGEST),
+        r".+\.block_count": whole(1, max(len(tensors), _BLOCKS) if tensors else LARGEST),
         r".+\.context_length": whole(1),
         r".+\.(feed_forward_length|attention\.head_count(_kv)?)": size | a_list(count, filled=True),
         r".+\.attention\.sliding_window_pattern": size | a_list(FLAG, filled=True) | a_list(count, filled=True),

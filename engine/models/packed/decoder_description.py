@@ -143,13 +143,14 @@ class DecoderDescription:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> DecoderDescription:
         """Inverse of `asdict`, from values that were JSON."""
-        rotaries = tuple(Rotary(**_with_tuples(rotary)) for rotary in values["rotaries"])
+        rotaries = tuple(Rotary(**with_tuples(rotary)) for rotary in values["rotaries"])
         layers = tuple(LayerShape(**each) for each in values.get("layer_shapes", ()))
         parts = {"shape": DecoderShape(**values["shape"]), "rotaries": rotaries, "layer_shapes": layers}
-        return cls(**_with_tuples(values) | parts)
+        return cls(**with_tuples(values) | parts)
 
 
-def _with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+def with_tuples(values: dict[str, Any]) -> dict[str, Any]:
+    """Values that were JSON, with tuples as they were before."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 

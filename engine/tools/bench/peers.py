@@ -289,16 +289,8 @@ class LlamaCppPeer(Peer):
 
 def _request(ids: Sequence[int], temperature: float, max_tokens: int, **more: Any) -> dict[str, Any]:
     """A request for one reply, as llama.cpp's server takes it."""
-    return {
-        "prompt": list(ids),
-        "n_predict": max_tokens,
-        "temperature": temperature,
-        "top_k": 0,
-        "top_p": 1.0,
-        "min_p": 0.0,
-        "seed": _SEED,
-        **more,
-    }
+    sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": _SEED}
+    return {"prompt": list(ids), "n_predict": max_tokens, **sampling, **more}
 
 
 VARIABLE = "SPECCHAT_LLAMA_CPP"

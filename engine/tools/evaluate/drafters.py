@@ -307,14 +307,8 @@ def align(
         prompt = encode(request, made.model.tokenizer)
         check(len(prompt) == prompt_tokens, OTHER_PROMPT)
         room = max(made.target.context - len(prompt) - 1, 0)
-        text = Text(
-            "this reply",
-            "",
-            tuple(prompt),
-            tuple(reply[: room if sampling.greedy else min(room, MOST_SAMPLED)]),
-            request.not_drafted_from,
-            request,
-        )
+        judged = tuple(reply[: room if sampling.greedy else min(room, MOST_SAMPLED)])
+        text = Text("this reply", "", tuple(prompt), judged, request.not_drafted_from, request)
         check(text.reply, "it cannot be read: it has no token")
         chunk, drafting = engine.config.prefill_chunk, Drafting(made)
         reading = yield from read(made.target, text, chunk, sampled=not sampling.greedy, slot=slot)

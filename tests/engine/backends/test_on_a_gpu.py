@@ -104,7 +104,7 @@ def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, mon
         assert record.p == pytest.approx(record.q, rel=1e-3)
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
@@ -115,7 +115,7 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("gamma", [None, 3])
 def test_so_do_exact_mode_and_adaptive_gamma(drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

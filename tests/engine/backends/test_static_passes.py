@@ -1,11 +1,9 @@
 """Passes of fixed shape, as on a GPU: padded, in place, compiled; they give what passes as they come give."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._inductor.runtime import cache_dir_utils
 from transformers import (
     Gemma3ForCausalLM,
     Gemma3TextConfig,
@@ -22,7 +20,6 @@ from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.decoding.tree import chain, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device import gpu
-from specchat.engine.models.packed import gpu_layers
 from tests.engine.scored import make_static
 from tests.engine.tiny import tiny_model
 from tests.failing import fails
@@ -204,26 +201,3 @@ def test_without_a_compiler_modelling_code_runs(compiles: Any, reason: str, monk
     fed = torch.tensor([[1, 2, 3]])
     torch.testing.assert_close(steps.forward(fed, [0], [20])[0], other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
     assert steps.not_compiled == reason
-
-
-@torch.inference_mode()
-def test_layers_that_read_anothers_keys_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "compile", lambda layer, **_: layer)
-    model, other = (torch.manual_seed(0) and prompted(NETWORKS["shared keys"]()) for _ in range(2))
-    assert compile_layers(model.model)
-    model.in_place = True
-    fed = torch.tensor([[1, 2, 3]])
-    found = make_static(model, compiled=True).forward(fed, [0], [20])[0]
-    torch.testing.assert_close(found, other.forward(fed, [0], [20]), rtol=1e-4, atol=1e-4)
-    assert model.performance_warnings == []
-
-
-@pytest.mark.parametrize(
-    "compiles", [lambda: compile_layers(tiny_model(layers=1).model), gpu_layers.compiled.__wrapped__]
-)
-def test_compiled_code_outlives_a_restart(compiles: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path))
-    assert compiles()
-    assert Path(cache_dir_utils.cache_dir()) == tmp_path / "compiled"

@@ -83,6 +83,7 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def chosen(self: planner.Planner, rows: Sequence[SequenceState]) -> list[RowOrder]:
         made = orders(self, rows)
+        self._trial = False
         for i, row in enumerate(rows):
             if row.adaptive:
                 made[i] = RowOrder(row, (row.rounds >= 9) * min(row.room, 4), fixed_budget())

@@ -9,13 +9,23 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Prefilled, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
 from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.tools.runner import captured
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
-from tests.engine.tiny import admitted, ended, ids_of, next_of, rounds_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import (
+    admitted,
+    ended,
+    ids_of,
+    next_of,
+    rounds_of,
+    run_together,
+    tiny_engine,
+    tiny_head,
+    tiny_model,
+)
 
 Kind = Callable[[], dict[str, object]]
 
@@ -182,3 +192,12 @@ def test_the_cache_shows_whose_blocks_it_holds() -> None:
     assert (first.request_id, first.blocks, first.shared, first.running) == ("r0", 5, 3, False)
     assert [text.blocks for text in event.texts] == [5, 2, 2]
     assert event.blocks > 9
+
+
+def test_a_prompt_that_is_asked_several_times_at_once_is_read_once() -> None:
+    prompt = tuple(range(97, 117)) * 5
+    asked = [Request(f"r{n}", prompt_ids=prompt, max_tokens=12, sampling=Sampling(1.0, seed=n)) for n in range(4)]
+    with tiny_engine(chunk=16) as engine:
+        together = run_together(engine, asked)
+    chunks = [sum(isinstance(event, Prefilled) for event in events) for events in together]
+    assert sorted(chunks) == [1, 1, 1, 7]

@@ -4,42 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from specchat.engine import Admitted, Finished, Request, Sampling
+from specchat.engine import Admitted, Finished, Request
 from specchat.engine.sequence.detokenizer import Detokenizer
-from specchat.engine.sequence.sequence import Scheduler
-from tests.engine.tiny import ask, ids_of, run_together, tiny_engine, tiny_head, tiny_model
-
-
-@pytest.mark.daily(3)
-@pytest.mark.parametrize("drafter", ["none", "suffix", "ngram", "model", "head", "combined"])
-def test_replies_do_not_depend_on_their_slots(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    target = tiny_model()
-    models = {"model": {"draft": tiny_model(seed=1, layers=1)}}.get(drafter, {"head": tiny_head(target)})
-    requests = [
-        ask(
-            f"{i} " + "abcabc" * (i % 3),
-            f"r{i}",
-            drafter="none" if i == 2 else drafter,
-            gamma=3,
-            max_tokens=24,
-            sampling=Sampling(temperature=0.0 if i % 2 else 0.8, seed=i, repetition_penalty=1.2 if i == 1 else 1.0),
-        )
-        for i in range(3)
-    ]
-    with tiny_engine(target, **models) as engine:  # type: ignore[arg-type]
-        alone = [ids_of(engine.stream(request)) for request in requests]
-    slots = iter((3, 0, 1, 1, 3, 0))
-
-    def place(scheduler: Scheduler, prompt: Sequence[int]) -> tuple[int, int]:
-        slot = next(slots)
-        assert scheduler.pool.reserve(slot, len(prompt) + 20)
-        return slot, 0
-
-    monkeypatch.setattr(Scheduler, "place", place)
-    with tiny_engine(target, **models) as engine:  # type: ignore[arg-type]
-        for order in (1, -1):
-            together = run_together(engine, requests[::order])
-            assert [ids_of(events) for events in together] == alone[::order]
+from tests.engine.tiny import ids_of, tiny_engine, tiny_model
 
 
 def test_a_request_that_is_refused_late_leaves_what_slots_hold_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.runner import running
+from specchat.engine.worker.assembly import assemble
 from tests.engine.gguf_files import FILES, mtp_layer, write_gguf, write_source
 from tests.engine.tiny import ask, ids_of
 
@@ -174,6 +175,48 @@ def test_a_model_drafts_with_the_layer_in_its_file(folders: dict[str, Path], tmp
         plain, drafted = (ids_of(engine.stream(each)) for each in asked)
     assert plain == drafted
     assert not list((tmp_path / "models").rglob("model*.safetensors"))
+
+
+@pytest.mark.usefixtures("kernels")
+def test_a_layer_in_a_file_of_its_own(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder, layer = folders["qwen35"], mtp_layer(folders["qwen35"])
+    alone = write_gguf("qwen35", folder, tmp_path / "mtp.gguf", mtp=layer, left_out=r"blk\.[0-3]\.")
+    config = EngineConfig(str(file_of(folder)), tmp_path / "models", draft=str(alone), context=128, slots=1)
+    with running(config) as (engine, ready, _):
+        assert "head" in ready.drafters
+        plain, drafted = (
+            ids_of(engine.stream(ask("one two", drafter=each, max_tokens=9))) for each in ("none", "head")
+        )
+    assert plain == drafted
+
+
+def test_a_layer_that_is_not_supported_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
+    layer = {"mtp.fc.weight": torch.zeros(64, 128)}
+    file = write_gguf("nemotron_h_moe", folders["nemotron_h_moe"], tmp_path / "m.gguf", mtp=layer)
+    made = assemble(EngineConfig(str(file), tmp_path / "models", context=64, slots=1), ignore_progress)
+    assert any("layer of nemotron_h, a kind that is not supported" in notice for notice in made.notices)
+    assert not made.parts
+
+
+@pytest.mark.parametrize(
+    ("left_out", "more", "sentence"),
+    [
+        (
+            r"blk\.[0-3]\.",
+            {"nextn_predict_layers": 1},
+            "has a multi-token-prediction layer alone: give the file of its",
+        ),
+        (r"blk\.3\.attn_q\.", {}, "has queries, keys and values in one matrix: choose a file .* without --fuse-qkv"),
+        (r"blk\.3\.attn_k\.", {}, r"lacks weights .model.layers.3.self_attn.k_proj.weight.: fetch the file again"),
+    ],
+)
+def test_a_file_without_some_weights_is_refused(
+    left_out: str, more: dict[str, int], sentence: str, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    file = write_gguf("qwen35", folders["qwen35"], tmp_path / "x.gguf", left_out=left_out, **more)
+    source = source_of(file)
+    with pytest.raises(EngineError, match=sentence):
+        source.fill(source.network(), torch.float32)
 
 
 @pytest.mark.usefixtures("kernels")
