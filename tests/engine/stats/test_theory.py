@@ -28,25 +28,6 @@ def test_table_1(alpha: float, gamma: int, printed_operations: float, printed_sp
     assert round(speedup(alpha, gamma, 0), 2) == printed_speed
 
 
-@pytest.mark.parametrize(
-    ("gamma", "alpha", "c", "expected"),
-    [
-        (7, 0.75, 0.02, 3.2),
-        (7, 0.80, 0.04, 3.3),
-        (7, 0.82, 0.11, 2.5),
-        (7, 0.62, 0.02, 2.3),
-        (5, 0.65, 0.02, 2.4),
-        (5, 0.73, 0.04, 2.6),
-        (3, 0.74, 0.11, 2.0),
-        (5, 0.53, 0.02, 1.9),
-        (3, 0.55, 0.04, 1.8),
-        *((8, alpha, 0.015, expected) for alpha, expected in ((0.75, 3.3), (0.8, 3.9), (0.87, 4.9))),  # lenience
-    ],
-)
-def test_table_4(gamma: int, alpha: float, c: float, expected: float) -> None:
-    assert round(speedup(alpha, gamma, c), 1) == expected
-
-
 @given(alphas, gammas)
 def test_equation_1_is_the_sum_of_survival(alpha: float, gamma: int) -> None:
     assert expected_tokens(alpha, gamma) == pytest.approx(sum(alpha**i for i in range(gamma + 1)), rel=1e-6)

@@ -1,7 +1,7 @@
 """Texts share what was read of them: forks, edits, cancellations and a cache that is too small change no reply."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ import pytest
 
 from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Prefilled, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.tools.runner import captured
 from tests.engine.drafters.models import packed_family
@@ -201,3 +202,28 @@ def test_a_prompt_that_is_asked_several_times_at_once_is_read_once() -> None:
         together = run_together(engine, asked)
     chunks = [sum(isinstance(event, Prefilled) for event in events) for events in together]
     assert sorted(chunks) == [1, 1, 1, 7]
+
+
+def test_a_request_that_is_refused_late_leaves_what_slots_hold_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, begin = tiny_model(), Detokenizer.begin
+
+    def reluctant(text: Detokenizer, tokens: Sequence[int]) -> list[str]:
+        if tokens:
+            raise ValueError("no such prefix")
+        return begin(text, tokens)
+
+    monkeypatch.setattr(Detokenizer, "begin", reluctant)
+    other, shared = tuple(range(40, 80)), tuple(range(97, 117))
+    follow_up = Request("follow", prompt_ids=(*other, 33), max_tokens=12, drafter="none")
+    with tiny_engine(target, slots=2) as engine:
+        alone = ids_of(engine.stream(follow_up))
+    with tiny_engine(target, slots=2) as engine:
+        for name, prompt in (("other", other), ("long", (*shared, *range(150, 200)))):
+            assert ids_of(engine.stream(Request(name, prompt_ids=prompt, max_tokens=2, drafter="none")))
+        refused = Request("refused", prompt_ids=(*shared, 5), reply_ids=(6,), drafter="none")
+        (end,) = engine.stream(refused)
+        assert isinstance(end, Finished)
+        assert "no such prefix" in end.message
+        events = list(engine.stream(follow_up))
+    assert any(isinstance(event, Admitted) and event.reused_tokens for event in events)
+    assert ids_of(events) == alone
