@@ -78,6 +78,7 @@ class SideStage(Stage):
 
         self.app = SpecChat(
             lambda: Session(self.chat_engine, self.settings, self.store),
+            pictures=folder,
             now=lambda: NOW,
             make_duet=make,
             begin_side_by_side=True,

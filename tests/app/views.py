@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
@@ -30,10 +31,10 @@ WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 class Replay:
     """A replay of one of the traces that come with specchat, with a clock that a test moves."""
 
-    def __init__(self, name: str = "detail") -> None:
+    def __init__(self, name: str = "detail", pictures: Path | None = None) -> None:
         self.clock = Clock()
         self.player = Player(trace(name), f"{name}.jsonl", self.clock)
-        self.app = SpecChat(lambda: Session(self.player), player=self.player)
+        self.app = SpecChat(lambda: Session(self.player), player=self.player, pictures=pictures)
         self.app.animation_level = "none"
 
     @property
