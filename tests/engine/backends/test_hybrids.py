@@ -106,12 +106,15 @@ def test_a_hybrid_of_attention_alone_has_no_states() -> None:
     assert backend.capabilities.trees
 
 
-def test_states_that_cannot_be_taken_back_are_refused_by_name() -> None:
-    kind = "recurrent_gemma"
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [("recurrent_gemma", "keep a recurrent state .*: "), ("hrm_text", "keep a state that is not supported: ")],
+)
+def test_states_that_cannot_be_taken_back_are_refused_by_name(kind: str, words: str) -> None:
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 3}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
     network = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **sizes | heads))
-    with pytest.raises(EngineError, match=f"models of type {kind} keep a recurrent state .* --attach"):
+    with pytest.raises(EngineError, match=f"models of type {kind} {words}choose another model.*--attach"):
         TransformersBackend(network.eval(), 1, 64, 17)
 
 

@@ -335,11 +335,16 @@ def _cut_short(folder: Path) -> Path:
     return file
 
 
+def _assistant(file: Path) -> Path:
+    return write_gguf(file, "dspark", "gemma4-assistant", **{"nextn.pre_projection.weight": torch.ones(2, 3)})
+
+
 UNFIT: dict[str, Callable[[Path], Path]] = {
     "a block drafter": lambda folder: write(folder, *_with("dspark", block_size=1)),
     "a head of a deeper target": lambda folder: write(folder, *eagle_3()),
     "a file that is cut short": _cut_short,
     "a file of something else": lambda folder: write_gguf(folder.with_suffix(".gguf"), "dspark", "eagle3"),
+    "a file of an assistant": lambda folder: _assistant(folder.with_suffix(".gguf")),
 }
 
 
