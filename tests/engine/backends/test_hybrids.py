@@ -75,7 +75,7 @@ def test_a_state_after_a_rollback_has_the_bits_of_one_without(kind: str) -> None
 @pytest.mark.daily(1)
 def test_greedy_replies_are_the_same_for_all_drafters_and_batches(kind: str) -> None:
     with tiny_engine(hybrid(kind), hybrid(kind, seed=1), slots=4, chunk=8) as engine:
-        replies = assert_drafters_agree(engine, ("suffix", "ngram", "random", "model", "hierarchical"))
+        replies = assert_drafters_agree(engine, ("suffix", "model", "hierarchical"))
     assert len({tuple(reply) for reply in replies}) > 1
 
 

@@ -74,7 +74,8 @@ def test_published_heads_give_it_too(kind: str, sampling: str, tmp_path: Path, m
 
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
-    ("kind", "sampling"), [*product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))]
+    ("kind", "sampling"),
+    [("speculators dspark", "sampled"), *product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))],
 )
 def test_so_do_block_drafters(kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_block(tmp_path / "drafter", kind)

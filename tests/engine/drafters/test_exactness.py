@@ -188,7 +188,7 @@ def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sam
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("gamma", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int | None) -> None:
     """Each position's number draws its token, whatever is drafted."""

@@ -66,7 +66,7 @@ def test_steady_text_runs_within_5_percent_of_the_best_fixed_gamma(verify: Pass,
 
 def novel_then_copied(rate: float) -> Rate:
     """Text that no draft fits, and from the middle of the reply on a copy."""
-    return lambda place, _bucket: 0.02 if place < LONG // 2 else rate
+    return lambda place: 0.02 if place < LONG // 2 else rate
 
 
 def rounds_to_recover(played: Sequence[Played]) -> int:

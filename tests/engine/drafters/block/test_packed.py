@@ -54,14 +54,17 @@ class Pair:
         drafting = KernelDrafting(self.recipe, PenaltiesOfRows(WORDS), len(rows))
         return drafting.grow([RowOrder(row, gamma, fixed_budget(gamma)) for row in rows])
 
-    def read(self, row: SequenceState, *, by: int = COLUMNS) -> SequenceState:
-        """Read a text's hidden states, up to so many tokens at a time."""
-        end = len(row.tokens) - 1
-        for start in range(row.cached, end, by):
-            states = self.tapped[row.slot : row.slot + 1, start : min(start + by, end)]
-            self.context.unread.absorb([row.slot], [start], states)
-        row.cached = end
-        return row
+    def rows(self) -> list[SequenceState]:
+        """Texts whose hidden states have been read, up to 60 tokens at a time."""
+        request, rows = Request("r", prompt_ids=(1,), sampling=DRAWN), list[SequenceState]()
+        for slot, length in enumerate(LENGTHS):
+            row = row_of([(7 * i + length) % WORDS for i in range(length)], slot, request, seed=slot)
+            for start in range(0, length - 1, 60):
+                states = self.tapped[slot : slot + 1, start : min(start + 60, length - 1)]
+                self.context.unread.absorb([slot], [start], states)
+            row.cached = length - 1
+            rows.append(row)
+        return rows
 
     @torch.inference_mode()
     def scores_of(self, row: SequenceState, drafted: Sequence[int]) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -78,17 +81,11 @@ class Pair:
             yield logits, network.confidence(outcome, before)
 
 
-def rows_of(lengths: Sequence[int] = LENGTHS, sampling: Sampling = DRAWN) -> list[SequenceState]:
-    request = Request("r", prompt_ids=(1,), sampling=sampling)
-    texts = [[(7 * i + n) % WORDS for i in range(n)] for n in lengths]
-    return [row_of(text, slot, request, seed=slot) for slot, text in enumerate(texts)]
-
-
 @pytest.mark.parametrize("kind", SHAPES)
 def test_tokens_are_drawn_from_what_the_network_in_torch_says(kind: str) -> None:
     pair = Pair(SHAPES[kind])
     length = pair.network.shape.proposals
-    rows = [pair.read(row, by=60) for row in rows_of()]
+    rows = pair.rows()
     errors = []
     for row, draft in zip(rows, pair.draft(rows, length), strict=True):
         assert len(draft.tokens) == length
