@@ -17,8 +17,7 @@ from specchat.app.chat.tool_calls import Calling
 from specchat.app.chat.tree import Node
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import sampling_text
-from specchat.app.sources.marked import Unmarked
-from specchat.app.sources.observed import observed_round, rounds_of_steps
+from specchat.app.sources.observed import Unmarked, observed_round, rounds_of_steps
 from specchat.app.sources.source import Part
 from specchat.engine import Message, MessagePart, message_parts
 

@@ -25,12 +25,11 @@ from starlette.types import ASGIApp
 from specchat.app.errors import AppError
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Calls
-from specchat.app.server.chat_body import ChatBody, TokenizeBody
 from specchat.app.server.choice import Echo
 from specchat.app.server.errors import GONE, ApiError
 from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
 from specchat.app.server.guards import Guard, ReadToTheEnd
-from specchat.app.server.protocol import AnyBody, CompletionBody, parse
+from specchat.app.server.protocol import AnyBody, ChatBody, CompletionBody, TokenizeBody, parse
 from specchat.app.server.requests import Defaults, conversation, echoed, read_prompt, requests_of
 from specchat.app.server.responses import ResponsesFormat
 from specchat.app.server.responses_body import ResponsesBody, renamed

@@ -7,10 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specchat.app.server.chat_body import AllowedChoice, ChatBody, ChosenTool, MessageBody
 from specchat.app.server.constraints import constraint_of
 from specchat.app.server.errors import ApiError
-from specchat.app.server.protocol import MOST_CHOICES, SERVED, Body, CompletionBody
+from specchat.app.server.protocol import (
+    MOST_CHOICES,
+    SERVED,
+    AllowedChoice,
+    Body,
+    ChatBody,
+    ChosenTool,
+    CompletionBody,
+    MessageBody,
+)
 from specchat.app.settings.settings import Settings
 from specchat.engine import (
     ANY_TOOL,

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from specchat.app.server import chat_body, protocol
+from specchat.app.server import protocol
 from specchat.app.server.errors import ApiError
 from specchat.app.server.requests import check_arguments
 
@@ -62,13 +62,13 @@ class ReasoningItem(protocol.ServerModel):
 Items = Annotated[list[MessageItem | CallItem | ResultItem | ReasoningItem], Field(fail_fast=True, min_length=1)]
 
 
-class FunctionTool(chat_body.FunctionBody):
+class FunctionTool(protocol.FunctionBody):
     """A function that the model may call."""
 
     type: Literal["function"]
 
 
-class ChosenFunctionTool(chat_body.ChosenFunction):
+class ChosenFunctionTool(protocol.ChosenFunction):
     """The function that must be called."""
 
     type: Literal["function"]
@@ -139,26 +139,26 @@ class ResponsesBody(protocol.Body):
     n: Literal[1] | None = None
     response_format: Annotated[Any, AfterValidator(_moved)] = None
 
-    def chat(self) -> chat_body.ChatBody:
+    def chat(self) -> protocol.ChatBody:
         """Request body for /v1/chat/completions."""
         given = {name: getattr(self, name) for name in protocol.Body.model_fields if name in self.model_fields_set}
         choice, form = self.tool_choice, self.text.format if self.text else None
-        return chat_body.ChatBody(
+        return protocol.ChatBody(
             **{name: value for name, value in given.items() if name not in ("n", "stream_options", "response_format")},
             messages=self._messages(),
             response_format=form and form.chat(),
             max_completion_tokens=self.max_output_tokens,
-            tools=[chat_body.ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
+            tools=[protocol.ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
             tool_choice=_choice(choice),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning.effort if self.reasoning else None,
             thinking=self.thinking,
         )
 
-    def _messages(self) -> list[chat_body.MessageBody]:
-        messages = [chat_body.MessageBody(role="system", content=self.instructions)] if self.instructions else []
+    def _messages(self) -> list[protocol.MessageBody]:
+        messages = [protocol.MessageBody(role="system", content=self.instructions)] if self.instructions else []
         if isinstance(self.input, str):
-            return [*messages, chat_body.MessageBody(role="user", content=self.input)]
+            return [*messages, protocol.MessageBody(role="user", content=self.input)]
         called = set[str]()
         for place, item in enumerate(self.input):
             match item:
@@ -166,13 +166,13 @@ class ResponsesBody(protocol.Body):
                     said = _reply(messages)
                     said.content = said.text() + _text(item.content)
                 case MessageItem():
-                    messages.append(chat_body.MessageBody(role=item.role, content=_text(item.content)))
+                    messages.append(protocol.MessageBody(role=item.role, content=_text(item.content)))
                 case ReasoningItem():
                     _reply(messages).reasoning_content = _text(item.content or item.summary)
                 case CallItem():
-                    function = chat_body.CalledFunction(name=item.name, arguments=item.arguments)
+                    function = protocol.CalledFunction(name=item.name, arguments=item.arguments)
                     said = _reply(messages)
-                    said.tool_calls = [*(said.tool_calls or ()), chat_body.CallBody(id=item.call_id, function=function)]
+                    said.tool_calls = [*(said.tool_calls or ()), protocol.CallBody(id=item.call_id, function=function)]
                     check_arguments(item.arguments, f"input.{place}.arguments")
                     called.add(item.call_id)
                 case ResultItem():
@@ -180,17 +180,17 @@ class ResponsesBody(protocol.Body):
                         told = f"input.{place} is the result of no call before it: give it the call_id of one"
                         raise ApiError(400, told, param=f"input.{place}.call_id")
                     text = _text(item.output)
-                    messages.append(chat_body.MessageBody(role="tool", content=text, tool_call_id=item.call_id))
+                    messages.append(protocol.MessageBody(role="tool", content=text, tool_call_id=item.call_id))
         return messages
 
 
 def _choice(choice: Any) -> Any:
     """`tool_choice` of /v1/chat/completions."""
     if isinstance(choice, ChosenFunctionTool):
-        return chat_body.ChosenTool(type="function", function=choice)
+        return protocol.ChosenTool(type="function", function=choice)
     if isinstance(choice, AllowedFunctionTools):
-        allowed = chat_body.AllowedTools(mode=choice.mode, tools=list(map(_choice, choice.tools)))
-        return chat_body.AllowedChoice(type="allowed_tools", allowed_tools=allowed)
+        allowed = protocol.AllowedTools(mode=choice.mode, tools=list(map(_choice, choice.tools)))
+        return protocol.AllowedChoice(type="allowed_tools", allowed_tools=allowed)
     return choice
 
 
@@ -201,10 +201,10 @@ def renamed(error: ApiError) -> ApiError:
     return ApiError(error.status, error.message, param=param, code=error.code)
 
 
-def _reply(messages: list[chat_body.MessageBody]) -> chat_body.MessageBody:
+def _reply(messages: list[protocol.MessageBody]) -> protocol.MessageBody:
     """The reply that an item is part of: the last message, or a new one."""
     if not messages or messages[-1].role != "assistant":
-        messages.append(chat_body.MessageBody(role="assistant"))
+        messages.append(protocol.MessageBody(role="assistant"))
     return messages[-1]
 
 

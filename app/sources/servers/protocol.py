@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from specchat import engine
-from specchat.app.sources.marked import Unmarked
-from specchat.app.sources.observed import OBSERVED, observed_round
+from specchat.app.sources.observed import OBSERVED, Unmarked, observed_round
 from specchat.app.sources.servers.messages import CallParts, offered, turns
 
 REASONS = {

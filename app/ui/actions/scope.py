@@ -22,13 +22,14 @@ from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.sources.source import Source
-from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import EngineError, Ready
 
 MakeDuet = Callable[[Settings], Duet]
 MakeSource = Callable[[Settings], Source]
+
+STILL_STARTING = "specchat is still starting: try again in a moment"
 
 
 class UnavailableError(AppError):
@@ -103,7 +104,7 @@ class ActionScope:
 
     def say(self, sentence: str, severity: SeverityLevel = "information") -> None:
         """Show a notice."""
-        say(self.app, sentence, severity)
+        self.app.notify(sentence, severity=severity)
 
     def report(self, error: Exception) -> None:
         """Show why an action failed."""

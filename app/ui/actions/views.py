@@ -19,10 +19,9 @@ from specchat.app.settings.settings import CHAT, DEMONSTRATION, WATCH
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.ui import slash
 from specchat.app.ui.actions.chats import ChatActions
-from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.scope import STILL_STARTING, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.keys import key_names
-from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.cache import CacheScreen

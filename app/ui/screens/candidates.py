@@ -148,10 +148,6 @@ class CandidatesScreen(SubScreen[int | None]):
         self._arrange()
         self.update()
 
-    def on_resize(self) -> None:
-        """Arrange the replies in the number of columns that fit."""
-        self._arrange()
-
     def update(self) -> None:
         """Draw changes in the replies; called with every frame.
 
@@ -193,6 +189,8 @@ class CandidatesScreen(SubScreen[int | None]):
         prompt = Content(" ".join(self.prompt.text.split()))
         prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
         self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "$quiet")))
+
+    on_resize = _arrange
 
 
 def _columns(count: int, width: int) -> int:

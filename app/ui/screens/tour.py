@@ -57,10 +57,6 @@ class TourScreen(SubScreen[None]):
         yield KeyBar()
         yield TooSmall(id="too-small")
 
-    def on_mount(self) -> None:
-        """Begin."""
-        self._show()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The first lesson has no previous one."""
         return self._at > 0 if (action, parameters) == ("turn", (-1,)) else super().check_action(action, parameters)
@@ -87,3 +83,5 @@ class TourScreen(SubScreen[None]):
             if lesson.reply.stepping is None:
                 self._transcript.look_at(Spot(lesson.reply, lesson.token))
         self.refresh_bindings()
+
+    on_mount = _show

@@ -15,7 +15,6 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
-from specchat.app.ui.notices import say
 from specchat.app.ui.rendering.figures import in_words
 from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.engine import Counted
@@ -66,7 +65,7 @@ class Writing:
         sentence = self.gauge.refusal(content_of(prompt, attachments))
         if sentence:
             self._composer.take_back([prompt])
-            say(self._screen.app, sentence, "error")
+            self._screen.notify(sentence, severity="error")
         return bool(sentence)
 
     def take_back(self, waiting: list[Prompt]) -> Unsent:

@@ -18,8 +18,8 @@ from textual.strip import Strip
 from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import percent
+from specchat.app.ui.rendering.styles import StyledWidget
 from specchat.app.ui.rendering.token_lines import END, LINE_END, Piece, TokenLines, draft_text
-from specchat.app.ui.widgets.styled import StyledWidget
 
 HAD_STYLES = {had: f"had--{had.value.lower().replace(' ', '-')}" for had in Had}
 """The component class of each class of aligned tokens."""
@@ -71,10 +71,6 @@ class AlignedTokens(ScrollView, can_focus=True):
     def show(self, aligned: AlignedReply | None) -> None:
         """Colour the tokens; None shows them without."""
         self._aligned = aligned
-        self._wrap()
-
-    def on_resize(self) -> None:
-        """Other lines."""
         self._wrap()
 
     def render_line(self, y: int) -> Strip:
@@ -142,6 +138,8 @@ class AlignedTokens(ScrollView, can_focus=True):
         self.virtual_size = Size(self._lines.width, len(self._lines.lines))
         self._bring_into_sight()
         self.refresh()
+
+    on_resize = _wrap
 
     def _bring_into_sight(self) -> None:
         line, height = self._lines.line_of(self.place), self.scrollable_content_region.height

@@ -23,7 +23,6 @@ from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, registered
-from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
@@ -237,7 +236,7 @@ class Composer(WrappedArea):
         try:
             attachments = () if slash.is_command(text) else self.tray.resolved(text)
         except AppError as error:
-            say(self.app, str(error), "error")
+            self.notify(str(error), severity="error")
             return
         before = self._unsent if self._place < len(self._history) else ""
         self.remember([*(p for p in self._history if p != text), text])

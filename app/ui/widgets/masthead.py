@@ -41,10 +41,6 @@ class Masthead(Horizontal):
         yield Static("", id="machine")
         yield Legend(id="legend")
 
-    def on_resize(self) -> None:
-        """More fits, or less."""
-        self._show()
-
     def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:
         """Show target, drafter, the setting of γ (None where it adapts), and the temperature if replies are sampled."""
         drafts = drafter not in ("", "none") and gamma != 0
@@ -83,6 +79,8 @@ class Masthead(Horizontal):
         shown = self.query_one("#machine", Static)
         shown.display = bool(said)
         shown.update(Content(escape_controls(" · ".join(said))))
+
+    on_resize = _show
 
 
 def _bold(text: str) -> Content:

@@ -231,16 +231,14 @@ class LaneColumn(Vertical):
         yield self.transcript
         yield self._line
 
-    def on_mount(self) -> None:
-        """Say which lane it is."""
-        self.show_set_up()
-
     def show_set_up(self) -> None:
         """The known part of the setup."""
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
         side, label = SIDES[self._side], self._duet.labels[self._side]
         self._title.update(Content.assemble((f"{side} ", "$quiet"), (label, "bold"), clock, target))
+
+    on_mount = show_set_up
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""

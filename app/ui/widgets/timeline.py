@@ -152,10 +152,6 @@ class Timeline(ScrollView, can_focus=True):
         super().notify_style_update()
         self._styles = {}
 
-    def on_resize(self) -> None:
-        """Keep the newest round visible."""
-        self._resize()
-
     def watch_scroll_x(self, old_value: float, new_value: float) -> None:
         """Follow the newest round if the user scrolls to the end; stop if away from it."""
         super().watch_scroll_x(old_value, new_value)
@@ -272,6 +268,8 @@ class Timeline(ScrollView, can_focus=True):
         if self._following:
             self._scroll(x=self.max_scroll_x, y=self.max_scroll_y if self._rows else None)
         self._describe()
+
+    on_resize = _resize
 
     def _describe(self) -> None:
         """Show the legend of the signs in the upper border, and the selected round or the legend of the bars below."""
