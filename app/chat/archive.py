@@ -1,7 +1,5 @@
 """Stores conversations in one background thread, in order, so that the interface never waits for a disk."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Other replies and versions of earlier prompts, and requests about one token of a reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import uuid4

@@ -1,7 +1,5 @@
 """How much of the context is used with the text in the composer: earlier messages, the prompt, and its attachments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

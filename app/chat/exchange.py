@@ -3,8 +3,6 @@
 Import takes all versions. A chat that cannot be read is left out, with a sentence that says why.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

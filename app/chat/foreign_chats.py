@@ -3,8 +3,6 @@
 What has no text, such as an image, becomes a placeholder in brackets. Calls of tools and their results are left out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Places in a reply where it can continue with other tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

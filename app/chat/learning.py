@@ -4,8 +4,6 @@ The process has one thread and the lowest priority. It is suspended while the en
 battery. It keeps its text and its state in one folder, which is deleted when it ends.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

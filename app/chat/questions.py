@@ -1,7 +1,5 @@
 """Requests about one token of a reply: its likeliest alternatives, and the top-k lists of target and drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol

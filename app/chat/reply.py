@@ -1,7 +1,5 @@
 """One reply: its rounds, its text, its figures, and how far it has progressed. Independent of widgets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

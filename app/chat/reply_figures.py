@@ -1,7 +1,5 @@
 """The figures of one reply: counts over the rounds of its request."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specchat import engine

@@ -3,8 +3,6 @@
 Records are stored before they are shown, so that everything a user has seen survives a kill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Builds conversations from the rows of the store, and the text of them that `specchat distill` learns from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from functools import partial

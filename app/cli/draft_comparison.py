@@ -1,7 +1,5 @@
 """Speedup of several drafts by batch, as a table, a plot and a picture."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from itertools import cycle

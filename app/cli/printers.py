@@ -1,7 +1,5 @@
 """How `specchat ask` shows a reply: as plain text, coloured by fate, or as one JSON object."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

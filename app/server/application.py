@@ -1,7 +1,5 @@
 """The ASGI application of `specchat serve`: routes, error responses, origins and the key."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """Calls: HTTP requests while the engine answers them, and the delivery of its events on the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Constraints of replies in request bodies: `response_format` of OpenAI's API, and `structured_outputs` of vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any

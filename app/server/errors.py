@@ -1,7 +1,5 @@
 """Errors of the server as OpenAI's API states them."""
 
-from __future__ import annotations
-
 from starlette.responses import JSONResponse, Response
 
 GONE = 499

@@ -1,7 +1,5 @@
 """Figures of all requests of a server for Prometheus, as defined by `engine.Metrics`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 

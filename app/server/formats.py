@@ -1,7 +1,5 @@
 """Replies in OpenAI's API: from the engine's events to chunks of a stream and whole replies."""
 
-from __future__ import annotations
-
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """JSON of a request. What parsers disagree about, and what takes long to read, is refused by the name of its field."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Request bodies of OpenAI's API: fields that are used, ignored and refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 

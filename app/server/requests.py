@@ -1,7 +1,5 @@
 """Converts a body of the protocol to requests of the engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,5 @@
 """Replies of /v1/responses: from the engine's events to items, and to the events of a stream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Bodies of /v1/responses, as conversations of /v1/chat/completions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 

@@ -1,7 +1,5 @@
 """The HTTP server: a socket, uvicorn with limits on the head of a request, signals, and the messages of the engine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math

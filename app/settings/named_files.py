@@ -3,8 +3,6 @@
 `Preferences` has all of them, and stores the settings that are changed in the app.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor

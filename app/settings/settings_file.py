@@ -1,7 +1,5 @@
 """Reading and writing the settings file: command line options over `SPECCHAT_*` variables over the file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """A separate process that reports what it does as JSON lines."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading

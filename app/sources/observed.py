@@ -1,7 +1,5 @@
 """Replies of other servers as records, made of what the server reports; and replies with marks around the thinking."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The SQLite file of the chats: checks, schema migrations, transactions, and a sentence for every error."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import threading

@@ -3,8 +3,6 @@
 Search text is words, never query syntax. Replies are indexed when they have ended, so that streaming costs no indexing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Replies are stored while they stream (`append_rounds`), each round before it is 
 without a finish reason in a reopened file was interrupted. Write-ahead logging lets several programs read and write.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The table of actions. Key bindings, the command palette, slash commands and the help screen are built from it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Ids of key bindings, and other keys for them from the settings file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -9,8 +9,6 @@ code loses that time; on a CPU fewer frames are drawn instead.
 exception where input is invalid or the terminal goes; `keys.py` needs Textual's names of characters to check a keymap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import ceil

@@ -1,7 +1,5 @@
 """The web server: textual-serve with an offline page and access control."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

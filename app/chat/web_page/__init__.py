@@ -1,7 +1,5 @@
 """A chat or a trace as one HTML file, which replays it in a browser without a network."""
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Sequence

@@ -19,8 +19,6 @@ Sources:
     Others: the API reference of OpenAI, "Chat Completions", `stream_options.include_usage`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ then its tokens are sent one by one; no chunk is sent for a token that ends insi
 string). `GET /props` is in `tools/server/README.md`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any

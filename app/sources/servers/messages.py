@@ -1,7 +1,5 @@
 """Messages, tools and calls of the OpenAI protocol: what a server gets, and the calls that it streams."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """All actions of the app: looks them up in the table, runs them, and lists them in the command palette."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial

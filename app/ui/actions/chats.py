@@ -1,7 +1,5 @@
 """Actions on stored chats: list, open, rename, pin, delete, restore and search them, and store unsent text."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The action on learning from the chats: `/learn`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from specchat.app.chat.archive import NoArchive

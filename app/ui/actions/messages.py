@@ -1,7 +1,5 @@
 """Actions on messages: send, stop, edit, regenerate, continue, fork; and several replies to one prompt."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Actions on models: list, download, load, unload; and what the engine tells about them and itself."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Actions on replies: copy, open links, switch thinking, and write the chat or the screen to a file."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from itertools import chain, count

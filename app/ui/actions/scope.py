@@ -1,7 +1,5 @@
 """What all actions share: the app, the chat screen, requests and the archive; notices, dialogs and workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

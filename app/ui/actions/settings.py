@@ -1,7 +1,5 @@
 """Changing the settings while the app runs: controls and presets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Tools of MCP servers: which of them a chat offers, and the calls of its replies."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 

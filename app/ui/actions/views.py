@@ -1,7 +1,5 @@
 """What is on screen: other screens, how replies are drawn, the theme; and comparisons of drafters and setups."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Blocks of a transcript: a prompt or a reply as lines; here what they share, and prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Draws the visible lines of a transcript, with letters and the text selection."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from rich.segment import Segment

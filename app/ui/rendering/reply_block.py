@@ -1,7 +1,5 @@
 """A reply in a transcript: its tokens by fate, or its Markdown, and the notes below it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 

@@ -6,8 +6,6 @@ in one batch, share a slot; each round of a lane has a separate one. Between two
 much; both are marked.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The selected token of a transcript, and its neighbours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import dropwhile
 

@@ -4,8 +4,6 @@ Each line is a list of pieces: visible text of one token, its fate, and the toke
 Control characters are escaped first, so a piece contains nothing that a terminal interprets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable
 from itertools import takewhile

@@ -1,7 +1,5 @@
 """What is recorded about one token, in words: its fate and why, and the probabilities of the candidates."""
 
-from __future__ import annotations
-
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.ui.rendering.figures import FATES, UNTOLD, one_line
 from specchat.engine import Candidate, Detail, Fate, Round, Token

@@ -1,7 +1,5 @@
 """The visible part of a transcript: it follows the end, or keeps its place while lines above come and go."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from textual.geometry import Offset, Region, Size

@@ -1,7 +1,5 @@
 """The picture of the cache: whose blocks it holds, which of them are shared, and how many are free."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle

@@ -1,7 +1,5 @@
 """The dialog about a call of a tool: what would be called with which arguments, and whether it is."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll

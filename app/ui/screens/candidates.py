@@ -1,7 +1,5 @@
 """Several replies to one prompt next to each other, also while they are written; the user picks one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The main screen: chats, conversation, panel, composer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """Small dialogs: choose one of several options, the context, a chat's title, a system prompt, template variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 

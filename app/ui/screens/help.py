@@ -1,7 +1,5 @@
 """Help screens: keys, commands and fates; the meaning of each figure; the keys of the focused widget."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from functools import cache

@@ -1,7 +1,5 @@
 """Inspecting a reply: the selected token, its round on the timeline, and the figures of the reply."""
 
-from __future__ import annotations
-
 from specchat.app.chat import branches
 from specchat.app.chat.reply import Reply, shared_a_batch
 from specchat.app.ui.rendering.token_cursor import Spot

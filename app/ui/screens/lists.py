@@ -1,7 +1,5 @@
 """Lists over the chat: messages, attachments and search hits; and the text of an attachment."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future

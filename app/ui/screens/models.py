@@ -1,7 +1,5 @@
 """The list of models: target and draft, memory, vocabularies, downloads."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol

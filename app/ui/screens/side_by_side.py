@@ -1,7 +1,5 @@
 """The side-by-side screen: the same prompt in two setups, each with its own clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

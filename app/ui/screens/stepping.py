@@ -1,7 +1,5 @@
 """Pausing between rounds, stepping through them, and moving through a recorded trace."""
 
-from __future__ import annotations
-
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.player import Player

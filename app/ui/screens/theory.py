@@ -4,8 +4,6 @@ Leviathan et al. 2023: equation 1 and Figure 2 (tokens), Theorem 3.8 (speedup), 
 Theorem 3.11, Figure 4 and Table 1 (operations).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import cycle
 from math import ceil, floor

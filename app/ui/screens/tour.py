@@ -1,7 +1,5 @@
 """Speculative decoding explained on a recorded round, one lesson at a time, in the widgets of the chat."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """The composer: unsent text of each chat, editing a prompt, attachments, and the size of the context."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Two drafters on one reply: its tokens coloured by who matched them, the details of one, and how many each matched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Status lines: notices, tabs, the position of a replay, a paused round, and the message for a small terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

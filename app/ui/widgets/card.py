@@ -1,7 +1,5 @@
 """A group of figures in a frame, for the panel and the inspector."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from rich.cells import cell_len

@@ -1,7 +1,5 @@
 """The list of chats: open, rename, delete, undo a deletion."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

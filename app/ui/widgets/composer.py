@@ -3,8 +3,6 @@
 A long paste is replaced by a placeholder; a path after @ names a file to attach.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar

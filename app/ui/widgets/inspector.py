@@ -1,7 +1,5 @@
 """Cards with everything that is recorded about one token: its fate and the reason, p and q, its round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The keys at the bottom: keys of the focused widget, and at the right end the keys that always work."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

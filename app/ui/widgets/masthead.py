@@ -1,7 +1,5 @@
 """The header with the program, the models, the legend and the device; and the welcome page of an empty chat."""
 
-from __future__ import annotations
-
 from itertools import starmap
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The speculation panel: cards for speedup and speed, for acceptance, and for the setup, which folds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The two columns of the side-by-side mode, the figures of two lanes as text, and the summary of their last replies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Any

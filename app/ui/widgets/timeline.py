@@ -1,7 +1,5 @@
 """The timeline of rounds, one lane per reply: fates of the drafted tokens, and times of the parts of a round."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass

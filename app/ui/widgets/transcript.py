@@ -1,7 +1,5 @@
 """The conversation on screen, as a line-API widget: only visible lines are drawn, of a growing reply the last ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
