@@ -224,8 +224,7 @@ class Conversation:
 
     def messages_of(self, prompt: Prompt, reply: Reply) -> tuple[Message, ...]:
         """The messages that the model got for this reply to a prompt of the path."""
-        messages = enumerate(self.messages(prompt))
-        return tuple(message for place, message in messages if place not in reply.left_out)
+        return tuple(message for place, message in enumerate(self.messages(prompt)) if place not in reply.left_out)
 
     @property
     def left_out(self) -> frozenset[Prompt]:

@@ -87,8 +87,7 @@ def _markdown_reply(reply: Reply, *, thinking: bool) -> list[str]:
         notes.append("interrupted")
     elif reply.reason not in (engine.FinishReason.EOS, engine.FinishReason.STOP, None):
         notes.append(reply.message or ENDINGS[reply.reason])
-    calls = map(_markdown_tool, reply.calls)
-    return [quoted, reply.text.strip(), *calls, f"*{' · '.join(notes)}*" if notes else ""]
+    return [quoted, reply.text.strip(), *map(_markdown_tool, reply.calls), f"*{' · '.join(notes)}*" if notes else ""]
 
 
 def _markdown_tool(part: engine.MessagePart) -> str:
@@ -242,8 +241,7 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             )
             if chosen:
                 parent = len(messages)
-            model = foreign_chats.text_of(reply.get("model", ""))
-            told = reason, prompt, chosen, model, lines
+            told = reason, prompt, chosen, foreign_chats.text_of(reply.get("model", "")), lines
             calls = _read_tool_parts(reply.get("calls", ()), engine.PartKind.CALL)
             said = (*engine.message_parts(text, thinking), *calls)
             messages.append(StoredMessage(len(messages), "assistant", said, *told))

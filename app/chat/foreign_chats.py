@@ -275,8 +275,7 @@ def _tree(
             if role == "assistant" and above is None:
                 raise ValueError("it begins with a reply")
             if above is not None and above.role == role == "assistant":
-                thoughts = _joined([above.thinking, thought])
-                said = message_parts(_joined([above.content, text]), thoughts)
+                said = message_parts(_joined([above.content, text]), _joined([above.thinking, thought]))
                 messages[above.id] = replace(above, parts=said, model=above.model or model)
             else:
                 reason, *rest = ("eos", model, request) if role == "assistant" else (None, "", (), attachments)

@@ -120,8 +120,7 @@ class Examination:
     def __init__(self, reply: Reply, number: int, size: int) -> None:
         self.reply, self.number, self._size = reply, number, size
         self._record, self._token = reply.token(number)
-        before = reply.rounds[: reply.round_of(number)]
-        emitted = [token for record in before for token in record.emitted]
+        emitted = [token for record in reply.rounds[: reply.round_of(number)] for token in record.emitted]
         self.context = (*emitted, *self._record.drafted[: min(self._token.place, self._record.accepted)])
         """Tokens of the reply before this one."""
         self._prompt_tokens = reply.rounds[0].position

@@ -13,12 +13,11 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from specchat import engine
-from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import without_password
-from specchat.app.settings.settings import AUTO, TABLE, Settings
-from specchat.app.settings.settings_file import KINDS, load_settings
+from specchat.app.settings.settings import AUTO, TABLE
+from specchat.app.settings.settings_file import KINDS
 from specchat.engine import MODEL, TOPICS, Applies, Setting
 
 DOCUMENTATION = (
@@ -308,14 +307,3 @@ class Group(TyperGroup):
         """Write the options in sections, then the commands."""
         _write_sections(self, ctx, formatter)
         self.format_commands(ctx, formatter)
-
-
-def effective_settings(given: Mapping[str, object] | None = None, *, profiled: bool = True) -> Settings:
-    """The settings with the given options; a problem with their file is printed on stderr.
-
-    Raises:
-        SettingsError: a value is out of range.
-    """
-    settings, notice = load_settings(settings_file(), given, profiled=profiled)
-    warn(notice)
-    return settings

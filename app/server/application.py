@@ -141,8 +141,7 @@ class Service:
         call_id = f"{prefix}{uuid.uuid4().hex}"
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
         echoes = await self._echoes(body, requests, echo) if echo and isinstance(body, CompletionBody) else ()
-        written = form(call_id, self.ready.target, int(time.time()))
-        return Answer(self.calls, requests, written, body, top, echoes)
+        return Answer(self.calls, requests, form(call_id, self.ready.target, int(time.time())), body, top, echoes)
 
     async def _echoes(self, body: CompletionBody, requests: Sequence[Any], request: Request) -> list[Echo]:
         """The prompt of each of these requests of the engine, with its log-probabilities if they are wanted."""

@@ -134,8 +134,7 @@ class Body(_Settings):  # type: ignore[misc]
         """
         biases = self.logit_bias or {}
         if not all(token.isdecimal() and len(token) <= _TOKEN_DIGITS for token in biases):
-            message = "logit_bias maps token ids to numbers: give whole numbers"
-            raise ApiError(400, message, param="logit_bias")
+            raise ApiError(400, "logit_bias maps token ids to numbers: give whole numbers", param="logit_bias")
         return tuple((int(token), bias) for token, bias in biases.items())
 
 

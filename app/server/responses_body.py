@@ -195,8 +195,7 @@ def _choice(choice: Any) -> Any:
 def renamed(error: ApiError) -> ApiError:
     """An error about a field of /v1/chat/completions, with the name that it has here."""
     first = (error.param or "").partition(".")[0]
-    param = _PLACES.get(first, error.param)
-    return ApiError(error.status, error.message, param=param, code=error.code)
+    return ApiError(error.status, error.message, param=_PLACES.get(first, error.param), code=error.code)
 
 
 def _reply(messages: list[protocol.MessageBody]) -> protocol.MessageBody:

@@ -62,8 +62,7 @@ class Lane:
         """Store what was measured against the other lane as the speedup of the last reply."""
         gain, reply = comparison.gain(self.tally), self.reply
         if gain is not None and reply is not None and reply.measured is not None:
-            rounds = self.tally.metrics.rounds
-            self.requests.measure(reply, replace(reply.measured, gain=gain, rounds=rounds))
+            self.requests.measure(reply, replace(reply.measured, gain=gain, rounds=self.tally.metrics.rounds))
 
     def _count(self, _conversation: Conversation, _reply: Reply, event: Event) -> None:
         """Count an event of a reply; the first one of a request starts a new tally."""

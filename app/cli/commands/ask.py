@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from specchat import engine
 from specchat.app.chat.parts import joined, parts_of
-from specchat.app.cli.options import effective_settings
+from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
 from specchat.app.cli.question import Question, StoredTurn

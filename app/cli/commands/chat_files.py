@@ -13,7 +13,8 @@ import typer
 
 from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
 from specchat.app.cli import options
-from specchat.app.cli.options import effective_settings, opt
+from specchat.app.cli.effective_settings import effective_settings
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError, explained
 from specchat.app.paths import database_file

@@ -13,7 +13,8 @@ import typer
 from specchat.app.chat.constraints import constraint_of
 from specchat.app.cli import options
 from specchat.app.cli.commands.ask import attached
-from specchat.app.cli.options import effective_settings, opt
+from specchat.app.cli.effective_settings import effective_settings
+from specchat.app.cli.options import opt
 from specchat.app.cli.progress import StatusLine
 from specchat.app.errors import UsageError, explained
 from specchat.app.sanitize import clean_prompt, without_password

@@ -6,7 +6,8 @@ import sys
 from typing import Annotated
 
 from specchat.app.cli import options
-from specchat.app.cli.options import effective_settings, opt
+from specchat.app.cli.effective_settings import effective_settings
+from specchat.app.cli.options import opt
 from specchat.app.errors import UsageError
 from specchat.app.sanitize import is_this_machine
 from specchat.engine import EngineError

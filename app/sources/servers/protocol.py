@@ -310,8 +310,7 @@ class Reader:
         if not self._admitted:
             self._admitted, at = True, self.clock()
             self.prompt_tokens = prompt_tokens or 0
-            waited = at - self._submitted
-            yield engine.Admitted(self.request_id, self.prompt_tokens, reused, waited, at)
+            yield engine.Admitted(self.request_id, self.prompt_tokens, reused, at - self._submitted, at)
 
     def text_of(self, chunk: Chunk) -> str:
         """The text of a chunk, with markers around thinking that the server reports separately."""

@@ -25,8 +25,7 @@ class LearnActions(ActionGroup):
         """`/learn` asks and starts, or says how far it is; `/learn stop`; `/learn undo`."""
         if argument not in ("", *WORDS):
             raise UsageError(f"/learn takes {' or '.join(WORDS)}, or nothing")
-        requests = self._scope.requests
-        if isinstance(self._scope.archive, NoArchive) or requests.session.attached:
+        if isinstance(self._scope.archive, NoArchive) or self._scope.requests.session.attached:
             raise UnavailableError(NOT_HERE)
         target = self._scope.settings.target
         if argument == "undo":

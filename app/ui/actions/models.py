@@ -105,8 +105,7 @@ class Downloads(ActionGroup):
     @in_background("asking")
     async def _begin(self, name: str) -> None:
         if await self.confirmed(engine.EngineConfig(name, engine.models_folder())):
-            pull = self.pulls.setdefault(name, Pull(name))
-            pull.start()
+            self.pulls.setdefault(name, Pull(name)).start()
 
     async def confirmed(self, config: engine.EngineConfig, *, unasked: bool = False) -> bool:
         """Whether nothing must be downloaded, or the download is wanted.
@@ -323,8 +322,7 @@ class ModelActions(ActionGroup):
         """Stop using the engine; returns it, still to be closed."""
         self._scope.requests.switch(None, settings)
         before, self._switching = self.source, True
-        loaded = self._scope.loaded
-        self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
+        self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=self._scope.loaded.slots)
         self._controls.show(settings)
         self._scope.screen.widgets.show_machine(None)
         self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))

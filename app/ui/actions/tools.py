@@ -205,8 +205,7 @@ class ToolActions(ActionGroup):
         finally:
             reply.calling = None
         if len(results) > len(known):
-            complete = len(results) == len(calls)
-            self._scope.requests.send_results(conversation, reply, results, complete=complete)
+            self._scope.requests.send_results(conversation, reply, results, complete=len(results) == len(calls))
         else:
             self._scope.requests.proceed(conversation)
         self._show()

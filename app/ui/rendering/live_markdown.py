@@ -94,8 +94,7 @@ def markdown_of(reply: Reply, app: App[Any], pace: Pace, width: int, styles: Tra
     def copy(number: int) -> str:
         return f"request('code', {id(reply)}, ({number},))"
 
-    renderer = MarkdownRenderer(app.console, width, styles, dark=app.current_theme.dark, copy=copy)
-    return LiveMarkdown(renderer, pace)
+    return LiveMarkdown(MarkdownRenderer(app.console, width, styles, dark=app.current_theme.dark, copy=copy), pace)
 
 
 def _below(above: list[Strip], lines: list[Strip]) -> list[Strip]:

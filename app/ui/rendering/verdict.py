@@ -23,8 +23,7 @@ def number(value: float, digits: int = 3) -> str:
         return f"{value:.0f}"
     if 0 < value < 0.5 * 10**-digits:
         return f"<.{'1'.rjust(digits, '0')}"
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("0")
+    return f"{value:.{digits}f}".removeprefix("0")
 
 
 def chance_of(p: float, q: float) -> float:

@@ -187,8 +187,7 @@ class Inspection:
             self._own, self._names = len(self._lanes), {}
         every = (reply for _, reply in self._requests.replies.values())
         running = [reply for reply in every if reply.parent is not None and reply.parent.shown is reply]
-        concurrent = [reply for reply in running if reply not in self._lanes] if shown in running else []
-        self._lanes += concurrent
+        self._lanes += [reply for reply in running if reply not in self._lanes] if shown in running else []
         self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)
 
     def _name(self, reply: Reply) -> str:

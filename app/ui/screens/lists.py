@@ -125,8 +125,7 @@ class MessagesScreen(ItemsScreen):
         for number, prompt in enumerate(self._conversation.prompts, start=1):
             several = [(name, each) for name, each in prompt.named_parts if len(each.siblings) > 1]
             versions = "  ".join(f"{name} ‹ {each.place} / {len(each.siblings)} ›" for name, each in several)
-            room = max(width - cell_len(versions) - 5, 8)
-            text = Content(_line(prompt)).truncate(room, ellipsis=True, pad=True)
+            text = Content(_line(prompt)).truncate(max(width - cell_len(versions) - 5, 8), ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), text, " ", (versions, "$quiet"))
 
     def allows(self, action: str, place: int) -> bool:  # noqa: ARG002
@@ -248,8 +247,7 @@ class SearchScreen(Dialog[Hit | None]):
 
     @work(exclusive=True, group="search", exit_on_error=False)
     async def _search(self, text: str) -> None:
-        found = await asyncio.wrap_future(self._find(text))
-        self._hits = found or []
+        self._hits = (await asyncio.wrap_future(self._find(text))) or []
         options = self.query_one(OptionList)
         options.clear_options()
         if not self._hits and text.strip():

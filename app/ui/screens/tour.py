@@ -71,8 +71,7 @@ class TourScreen(SubScreen[None]):
         lesson = self._lessons[self._at]
         names = [(f" {other.name} ", "reverse bold" if other is lesson else "$quiet") for other in self._lessons]
         self.query_one("#tour-head", Static).update(Content.assemble(*names))
-        said = Content.assemble((lesson.sentence, "bold"), "\n", lesson.text)
-        self.query_one("#tour-said", Static).update(said)
+        self.query_one("#tour-said", Static).update(Content.assemble((lesson.sentence, "bold"), "\n", lesson.text))
         self.query_one("#tour-text").border_subtitle = f"{self._at + 1} of {len(self._lessons)} · → next · esc leaves"
         self._transcript.show(lesson.conversation)
         self.set_class(lesson.token is not None, "-known")

@@ -253,8 +253,7 @@ class AlignmentLegend(AlignmentText):
             return Text("\n").join([*drafters, Text(self._instead, self.style_of(QUIET))])
         bar, classes = self._bar(aligned, width), [self._class(aligned, had, column=not wide) for had in Had]
         if not wide:
-            lines = [*drafters, Text(), bar, *classes, Text(), Text(MEANING, self.style_of(QUIET))]
-            return Text("\n").join(lines)
+            return Text("\n").join([*drafters, Text(), bar, *classes, Text(), Text(MEANING, self.style_of(QUIET))])
         rows = [classes] if sum(each.cell_len + 2 for each in classes) <= width + 2 else [classes[:2], classes[2:]]
         return Text("\n").join([*drafters, bar, *(Text("  ").join(row) for row in rows)])
 

@@ -245,8 +245,7 @@ class LaneColumn(Vertical):
         if reply is not None:
             reply.take_figures()
         self.transcript.update()
-        waits = self._side == 1 and self._duet.order is Order.SEQUENTIAL
-        parts = status(reply, lane.tally, waits)
+        parts = status(reply, lane.tally, self._side == 1 and self._duet.order is Order.SEQUENTIAL)
         if parts != self._shown:
             self._shown = parts
             room = max(self.size.width - 4, 12)

@@ -47,8 +47,7 @@ def hidden_at_first(parts: list[TurnOrReply]) -> int:
     room, hidden = FIRST_CHARACTERS, len(parts)
     while hidden and room > 0:
         hidden -= 1
-        part = parts[hidden]
-        room -= 200 + len(part.text)
+        room -= 200 + len(parts[hidden].text)
     return hidden
 
 
