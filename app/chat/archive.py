@@ -104,8 +104,7 @@ class Archive(StoreWriter):
 
     def __init__(self, store: Store, on_error: Callable[[str], None], past: PastReplies | None = None) -> None:
         super().__init__(on_error)
-        self._store = store
-        self._past = past
+        self._store, self._past = store, past
 
     def chats(self) -> Future[list[Chat] | None]:
         """All chats, newest first."""

@@ -17,6 +17,7 @@ from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.chat.titles import title_of
+from specchat.app.chat.web_page import chat_data, render
 from specchat.app.sanitize import escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
@@ -47,7 +48,7 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
 def as_json(conversation: Conversation, model: str) -> str:
     """One object: every turn with all its replies, and each reply with its rounds as in a trace."""
     head = {"format": FORMAT, "version": VERSION, "title": conversation.title, "model": model or None}
-    exported = {
+    told = {
         **head,
         "id": conversation.chat.uid if conversation.chat else None,
         "updated_at": conversation.chat.updated_at if conversation.chat else None,
@@ -60,12 +61,19 @@ def as_json(conversation: Conversation, model: str) -> str:
                 "version": prompt.place,
                 "versions": [other.text for other in prompt.siblings if isinstance(other, Prompt)],
                 **({"results": _tool_parts(prompt.results)} if prompt.results else {}),
-                **({"attachments": [_exported(one) for one in prompt.attachments]} if prompt.attachments else {}),
+                **({"attachments": [_attached(one) for one in prompt.attachments]} if prompt.attachments else {}),
             }
             for prompt in conversation.prompts
         ],
     }
-    return escape_json(json.dumps(exported, ensure_ascii=False, indent=1)) + "\n"
+    return escape_json(json.dumps(told, ensure_ascii=False, indent=1)) + "\n"
+
+
+def in_format(conversation: Conversation, form: str, model: str = "", *, thinking: bool = False) -> str:
+    """A chat as Markdown, JSON, or a page that replays it: one of `FORMATS` but the picture."""
+    if form == "html":
+        return render(chat_data(conversation, model))
+    return as_markdown(conversation, model, thinking=thinking) if form == "md" else as_json(conversation, model)
 
 
 def file_stem(title: str) -> str:
@@ -108,7 +116,7 @@ def _read_tool_parts(exported: Iterable[Mapping[str, Any]], kind: engine.PartKin
     ]
 
 
-def _exported(attachment: Attachment) -> dict[str, Any]:
+def _attached(attachment: Attachment) -> dict[str, Any]:
     return {name: getattr(attachment, name) for name in ("kind", "name", "text", "tokens")}
 
 

@@ -173,8 +173,7 @@ class JsonPrinter:
     """Prints one JSON object when the reply has ended, with the figures of `engine.Metrics`."""
 
     def __init__(self, ready: Ready, settings: Settings) -> None:
-        self._ready = ready
-        self._settings = settings
+        self._ready, self._settings = ready, settings
         self._events: list[Record] = []
 
     def add(self, event: Admitted | Round | Totals) -> None:

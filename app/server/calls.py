@@ -92,8 +92,7 @@ class LoopOutbox(engine.Outbox):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[engine.Event]], None]) -> None:
         super().__init__()
-        self._loop = loop
-        self._take = deliver
+        self._loop, self._take = loop, deliver
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         """Whether a delivery is due within `GATHER_S`."""
@@ -138,12 +137,10 @@ class Calls:
     """
 
     def __init__(self, source: engine.Engine, loop: asyncio.AbstractEventLoop, queue: int, seconds: float) -> None:
-        self._engine = source
-        self._loop = loop
+        self._engine, self._loop = source, loop
         slots = source.wait_ready().slots
         self._room = slots + queue
-        self._queue = queue
-        self._seconds = seconds
+        self._queue, self._seconds = queue, seconds
         self._outbox = LoopOutbox(loop, self._deliver)
         self._of: dict[str, Call] = {}
         """Request id to the call of each open request."""

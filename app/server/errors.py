@@ -25,10 +25,7 @@ class ApiError(Exception):
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
+        self.status, self.message, self.param, self.code = status, message, param, code
 
     @property
     def fields(self) -> dict[str, str | None]:

@@ -1,11 +1,11 @@
 """Replies in OpenAI's API: from the engine's events to chunks of a stream and whole replies."""
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, Protocol
 
 from specchat.app.server.choice import CallDelta, Choice, Delta, TokenLogprob
 from specchat.engine import Admitted, Call, to_json
@@ -13,21 +13,18 @@ from specchat.engine import Admitted, Call, to_json
 DONE = b"data: [DONE]\n\n"
 
 
-class Format(ABC):
+class Format(Protocol):
     """Writes the objects of one reply."""
 
-    joins = True
+    joins: bool = True
     """Whether rounds may share a chunk."""
 
-    @abstractmethod
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """What a stream has for one event; may be empty."""
 
-    @abstractmethod
     def end(self, choices: Sequence[Choice], each: int, *, counts: bool) -> bytes:
         """What a stream ends with; `counts`: token counts are wanted."""
 
-    @abstractmethod
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
         """A whole reply."""
 

@@ -34,9 +34,7 @@ class NamedFiles:
     """
 
     def __init__(self, folder: Path, kind: str, suffix: str) -> None:
-        self.folder = folder
-        self.kind = kind
-        self._suffix = suffix
+        self.folder, self.kind, self._suffix = folder, kind, suffix
 
     def names(self) -> list[str]:
         """All names in alphabetical order; none if the folder cannot be read."""
@@ -173,8 +171,7 @@ class Preferences:
     """
 
     def __init__(self, file: Path, on_error: Callable[[str], None], *, profiled: bool = True) -> None:
-        self._file = file
-        self._profiled = profiled
+        self._file, self._profiled = file, profiled
         self._stored, self._profiles, _ = stored_settings(file)
         self.presets = Presets(file.parent / "presets")
         self.systems = NamedTexts(file.parent / "system", "system prompt")

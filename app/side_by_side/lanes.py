@@ -29,8 +29,7 @@ class LaneSource(Source):
         """Result of `ask_gap`, in logits; None until it is known."""
         self.asking = False
         """Whether the result is still to come."""
-        self._engine = lanes
-        self._lane = lane
+        self._engine, self._lane = lanes, lane
         self._outbox = engine.Outbox()
         self._request: engine.Request | None = None
         self._probe = ""
@@ -108,9 +107,7 @@ class AttachedLanes:
     same_target = False
 
     def __init__(self, local: engine.LaneEngine, server: AttachedEngine, *, live: bool) -> None:
-        self._engine = local
-        self._server = server
-        self._live = live
+        self._engine, self._server, self._live = local, server, live
         self._state = UNMET
         self._refusal: str | None = None
         """Why the server cannot be used; None if it can, or has not answered yet."""

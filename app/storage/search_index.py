@@ -47,8 +47,7 @@ class SearchIndex:
     """The index of one store; `now` gives seconds since 1970."""
 
     def __init__(self, file: StoreFile, now: Callable[[], float] = time.time) -> None:
-        self._file = file
-        self._now = now
+        self._file, self._now = file, now
 
     def update(self) -> bool:
         """Index up to `BATCH` new titles, prompts and ended replies; return whether there may be more.

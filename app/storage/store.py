@@ -91,8 +91,7 @@ class Store:
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
-        self.path = path
-        self._now = now
+        self.path, self._now = path, now
         self._file = file = StoreFile(path)
         self.notice = file.notice
         """A sentence about what had to be done to open the file; None without one."""

@@ -101,9 +101,7 @@ class SpecChat(App[None]):
         super().__init__()
         disable_toasts(self)  # `on_notify` shows notices
         show_as_text(self)
-        self._prepare = prepare
-        self._player = player
-        self._probe = probe
+        self._prepare, self._player, self._probe = prepare, player, probe
         self._begin_side_by_side = begin_side_by_side
         self.prepared = asyncio.Event()
         """Set once the session is connected or has failed."""

@@ -66,8 +66,7 @@ class WebServer(Server):
 
     def __init__(self, command: str, key: str | None, on_start: Callable[[], None]) -> None:
         super().__init__(f"exec {command}", title=TITLE, templates_path=Path(__file__).parent / "templates")
-        self._key = key
-        self._on_start = on_start
+        self._key, self._on_start = key, on_start
 
     async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
         """Called when the server listens."""

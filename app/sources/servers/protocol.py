@@ -247,8 +247,7 @@ class Reader:
     """Whether every chunk has the number of tokens of the reply so far."""
 
     def __init__(self, request_id: str, clock: Clock) -> None:
-        self.request_id = request_id
-        self.clock = clock
+        self.request_id, self.clock = request_id, clock
         self.finished: engine.Finished | None = None
         self.tokens = 0
         """Tokens received."""

@@ -294,9 +294,9 @@ class ModelActions(ActionGroup):
         return settings
 
     @in_background("models")
-    async def _switch(self, before: Source | None, settings: Settings) -> None:
+    async def _switch(self, before: Source, settings: Settings) -> None:
         assert self._scope.make_source is not None
-        await _close(before)
+        await asyncio.to_thread(before.close)  # frees its memory
         try:
             source = self._scope.make_source(settings)
         except engine.EngineError as error:
@@ -310,26 +310,21 @@ class ModelActions(ActionGroup):
         source.start()
 
     @in_background("models")
-    async def _unload(self, before: Source | None, settings: Settings) -> None:
-        await _close(before)
+    async def _unload(self, before: Source, settings: Settings) -> None:
+        await asyncio.to_thread(before.close)  # frees its memory
         self._unloaded, self._switching = True, False
         self.source = NoSource()
         self._scope.requests.switch(self._scope.screen.stepping.through(self.source), settings)
         self._scope.screen.widgets.show_loading(NOTHING)
         self._scope.say(f"unloaded · the next prompt reloads {Path(settings.target).name}")
 
-    def _leave(self, settings: Settings) -> Source | None:
+    def _leave(self, settings: Settings) -> Source:
         """Stop using the engine; returns it, still to be closed."""
         self._scope.requests.switch(None, settings)
         before, self._switching = self.source, True
+        assert before is not None  # as `_changeable_settings` has found
         self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=self._scope.loaded.slots)
         self._controls.show(settings)
         self._scope.screen.widgets.show_machine(None)
         self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))
         return before
-
-
-async def _close(source: Source | None) -> None:
-    """Close an engine, which frees its memory."""
-    if source is not None:
-        await asyncio.to_thread(source.close)

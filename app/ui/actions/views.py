@@ -133,13 +133,9 @@ class Views(ActionGroup):
         else:
             self.use_theme(names[chosen])
 
-    def toggle_markdown(self) -> None:
-        """Replies as Markdown, or token by token."""
-        self._transcript.markdown = not self._transcript.markdown
-
-    def toggle_thoughts(self) -> None:
-        """Show or fold thinking, calls and their results."""
-        self._transcript.thoughts = not self._transcript.thoughts
+    def toggle(self, look: str) -> None:
+        """Replies as Markdown, or token by token; show or fold thinking, calls and their results."""
+        setattr(self._transcript, look, not getattr(self._transcript, look))
 
     def toggle_watch(self) -> None:
         """Show or hide the instruments; later starts open in the same view. A narrow screen shows the panel alone."""

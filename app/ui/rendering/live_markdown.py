@@ -39,8 +39,7 @@ class LiveMarkdown:
         self.strips: list[Strip] = []
         self.behind = False
         """Whether some text is not rendered yet."""
-        self._renderer = renderer
-        self._pace = pace
+        self._renderer, self._pace = renderer, pace
         self._wait = 0
         """Frames until it is rendered again."""
         self._final_text = 0

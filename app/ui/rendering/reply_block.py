@@ -31,8 +31,7 @@ class ReplyBlock(Block):
 
     def __init__(self, reply: Reply, width: int, look: Look, markdown: LiveMarkdown | None) -> None:
         super().__init__(width)
-        self.reply = reply
-        self._look = look
+        self.reply, self._look = reply, look
         self._unfolded: set[int] = set()
         self._tokens = TokenLines(width - INDENT, rejected=look.rejected)
         self._wrapped_as: tuple[object, ...] | None = None

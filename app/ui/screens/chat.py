@@ -181,7 +181,7 @@ class ChatScreen(ChatBase):
     @property
     def can_cancel_edit(self) -> bool:
         """Whether escape cancels the edit of a prompt."""
-        return self.writing.editing and not self.elsewhere
+        return self.writing.editing is not None and not self.elsewhere
 
     @property
     def stoppable(self) -> bool:

@@ -21,8 +21,7 @@ class Inspection:
     def __init__(self, screen: ChatBase, gauge: Gauge) -> None:
         self.spot: Spot | None = None
         """The selected token."""
-        self._screen = screen
-        self._gauge = gauge
+        self._screen, self._gauge = screen, gauge
         self._requests = screen.requests
         widgets = screen.widgets
         self._transcript, self._timeline, self._inspector = widgets.transcript, widgets.timeline, widgets.inspector

@@ -113,8 +113,7 @@ class MessagesScreen(ItemsScreen):
 
     def __init__(self, conversation: Conversation, show: Callable[[Prompt | Reply | None, int], None]) -> None:
         super().__init__(len(conversation.prompts) - 1)
-        self._conversation = conversation
-        self._show = show
+        self._conversation, self._show = conversation, show
 
     def on_resize(self) -> None:
         """Prompts are cut to the width."""
@@ -247,7 +246,8 @@ class SearchScreen(Dialog[Hit | None]):
 
     @work(exclusive=True, group="search", exit_on_error=False)
     async def _search(self, text: str) -> None:
-        self._hits = (await asyncio.wrap_future(self._find(text))) or []
+        found = await asyncio.wrap_future(self._find(text))
+        self._hits = found or []
         options = self.query_one(OptionList)
         options.clear_options()
         if not self._hits and text.strip():

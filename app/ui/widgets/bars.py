@@ -54,8 +54,7 @@ class PaneTabs(Static):
 
     def __init__(self, panes: Sequence[str], first: str, **options: Any) -> None:
         super().__init__(**options)
-        self._panes = panes
-        self._shown = first
+        self._panes, self._shown = panes, first
         self._sign = ""
 
     def on_mount(self) -> None:

@@ -215,8 +215,7 @@ class LaneColumn(Vertical):
 
     def __init__(self, duet: Duet, side: int, **options: Any) -> None:
         super().__init__(**options)
-        self._duet = duet
-        self._side = side
+        self._duet, self._side = duet, side
         self._shown: list[str] | None = None
         self.transcript = Transcript(duet.conversations[side])
         self.transcript.forkable = False
