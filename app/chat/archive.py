@@ -161,9 +161,8 @@ class Archive(StoreWriter):
                 if (before := parent()) is not None:
                     self._store.set_parent(asked, before)
                 for reply, rounds in zip(replies, given, strict=True):
-                    row = self._store.add_message(
-                        chat.id, "assistant", "", parent=asked, chosen=reply is shown, model=reply.model
-                    )
+                    chosen, model = reply is shown, reply.model
+                    row = self._store.add_message(chat.id, "assistant", "", parent=asked, chosen=chosen, model=model)
                     self._append(row, rounds)
                     rows.append(row)
             for reply, row in zip(replies, rows, strict=True):

@@ -162,9 +162,8 @@ class Conversation:
         """Set the counted length of an attachment; return the prompts of the path that have it."""
         same = [prompt for prompt in self.prompts if any(each.is_same(one) for each in prompt.attachments)]
         for prompt in same:
-            prompt.attachments = tuple(
-                replace(each, tokens=tokens) if each.is_same(one) else each for each in prompt.attachments
-            )
+            own = (replace(each, tokens=tokens) if each.is_same(one) else each for each in prompt.attachments)
+            prompt.attachments = tuple(own)
         return same
 
     def request(self, settings: Settings, prompt: Prompt) -> Request:

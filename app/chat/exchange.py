@@ -14,6 +14,7 @@ from specchat import engine
 from specchat.app.chat import foreign_chats
 from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Prompt
+from specchat.app.chat.foreign_chats import text_of
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.chat.titles import title_of
@@ -23,6 +24,7 @@ from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.imports import ImportedChat
 from specchat.app.storage.store import StoredMessage
+from specchat.engine import FinishReason, PartKind
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -93,27 +95,22 @@ def _markdown_reply(reply: Reply, *, thinking: bool) -> list[str]:
         notes.append("still being written")
     elif reply.stage is Stage.INTERRUPTED:
         notes.append("interrupted")
-    elif reply.reason not in (engine.FinishReason.EOS, engine.FinishReason.STOP, None):
+    elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
         notes.append(reply.message or ENDINGS[reply.reason])
     return [quoted, reply.text.strip(), *map(_markdown_tool, reply.calls), f"*{' · '.join(notes)}*" if notes else ""]
 
 
 def _markdown_tool(part: engine.MessagePart) -> str:
     """A call, or a result: the tool, and what it gets or returned as a block of code."""
-    return as_block(
-        Attachment(PASTE, f"{'calls' if part.kind is engine.PartKind.CALL else 'from'} {part.name}", part.text)
-    )
+    return as_block(Attachment(PASTE, f"{'calls' if part.kind is PartKind.CALL else 'from'} {part.name}", part.text))
 
 
 def _tool_parts(parts: Iterable[engine.MessagePart]) -> list[dict[str, str]]:
     return [{"id": part.call_id, "name": part.name, "text": part.text} for part in parts]
 
 
-def _read_tool_parts(exported: Iterable[Mapping[str, Any]], kind: engine.PartKind) -> list[engine.MessagePart]:
-    return [
-        engine.MessagePart(kind, *(foreign_chats.text_of(each[name]) for name in ("text", "name", "id")))
-        for each in exported
-    ]
+def _read_tool_parts(exported: Iterable[Mapping[str, Any]], kind: PartKind) -> list[engine.MessagePart]:
+    return [engine.MessagePart(kind, *(text_of(each[name]) for name in ("text", "name", "id"))) for each in exported]
 
 
 def _attached(attachment: Attachment) -> dict[str, Any]:
@@ -215,7 +212,7 @@ def _chat(exported: Any) -> ImportedChat:
     about = exported.get("title"), exported.get("create_time"), exported.get("created_at"), messages[0].content
     uid = next((each for each in stated if isinstance(each, str) and each), None)
     uid = uid or blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
-    return replace(chat, uid=foreign_chats.text_of(uid), updated_at=foreign_chats.change_time(exported)), messages
+    return replace(chat, uid=text_of(uid), updated_at=foreign_chats.change_time(exported)), messages
 
 
 def _own(exported: Mapping[str, Any]) -> ImportedChat:
@@ -224,13 +221,13 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
     for turn in exported["turns"]:
         attached = tuple(_attachment(each) for each in turn.get("attachments", ()))
         prompt = len(messages)
-        results = _read_tool_parts(turn.get("results", ()), engine.PartKind.RESULT)
-        said = (*results, *engine.message_parts(foreign_chats.text_of(turn["prompt"])))
+        results = _read_tool_parts(turn.get("results", ()), PartKind.RESULT)
+        said = (*results, *engine.message_parts(text_of(turn["prompt"])))
         messages.append(StoredMessage(prompt, "user", said, parent=parent, attachments=attached))
         parent = prompt
         for place, reply in enumerate(turn["replies"]):
             rounds = [engine.from_json(json.dumps(values)) for values in reply["rounds"]]
-            thinking, text = foreign_chats.text_of(reply.get("thinking", "")), foreign_chats.text_of(reply["text"])
+            thinking, text = text_of(reply.get("thinking", "")), text_of(reply["text"])
             known = {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}
             if (
                 "thinking" not in reply and (marks := engine.marks_of(text)) is not None
@@ -244,18 +241,14 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
             ):
                 lines = (*lines, engine.to_json(final))
             chosen = place == (turn["chosen"] or 0)
-            reason = (
-                reply["reason"] if reply["reason"] in set(engine.FinishReason) else engine.FinishReason.CANCELLED.value
-            )
+            reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:
                 parent = len(messages)
-            told = reason, prompt, chosen, foreign_chats.text_of(reply.get("model", "")), lines
-            calls = _read_tool_parts(reply.get("calls", ()), engine.PartKind.CALL)
+            told = reason, prompt, chosen, text_of(reply.get("model", "")), lines
+            calls = _read_tool_parts(reply.get("calls", ()), PartKind.CALL)
             said = (*engine.message_parts(text, thinking), *calls)
             messages.append(StoredMessage(len(messages), "assistant", said, *told))
-    return foreign_chats.whole_chat(
-        exported.get("title"), messages, foreign_chats.text_of(exported.get("system") or "")
-    )
+    return foreign_chats.whole_chat(exported.get("title"), messages, text_of(exported.get("system") or ""))
 
 
 def _attachment(exported: Mapping[str, Any]) -> Attachment:
@@ -264,4 +257,4 @@ def _attachment(exported: Mapping[str, Any]) -> Attachment:
         raise ValueError("an attachment is neither a file nor a paste")
     if not 0 <= (tokens or 0) < 1 << 63:
         raise ValueError("the number of tokens of an attachment is out of range")
-    return Attachment(kind, foreign_chats.text_of(exported["name"]), foreign_chats.text_of(exported["text"]), tokens)
+    return Attachment(kind, text_of(exported["name"]), text_of(exported["text"]), tokens)

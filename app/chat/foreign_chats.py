@@ -88,9 +88,8 @@ def chatgpt_chat(exported: Mapping[str, Any]) -> ImportedChat:
     Raises:
         ValueError: it has no messages that can be shown.
     """
-    nodes = {
-        name: _chatgpt_node(node.get("parent"), node.get("message") or {}) for name, node in exported["mapping"].items()
-    }
+    mapping = exported["mapping"].items()
+    nodes = {name: _chatgpt_node(node.get("parent"), node.get("message") or {}) for name, node in mapping}
     return _tree(exported.get("title"), nodes, exported.get("current_node"))
 
 

@@ -181,9 +181,8 @@ class Examination:
         known = {candidate.id: candidate.probability for candidate in detail.draft}
         if not self._drafter_decides or abs(known.get(drafted, 0.0) - q) > SAME:
             # Only the drafted token is known of a drafter without a distribution, or one that now gives another one.
-            detail = replace(
-                detail, draft=(engine.Candidate(drafted, self._record.pieces[place], q),), draft_entropy=0.0
-            )
+            only = engine.Candidate(drafted, self._record.pieces[place], q)
+            detail = replace(detail, draft=(only,), draft_entropy=0.0)
         target = {candidate.id: candidate.probability for candidate in detail.target}
         if p not in (0, 1) and abs(target.get(drafted, 0.0) - p) > SAME and not self._record.refused:
             note = OTHER_SETTINGS

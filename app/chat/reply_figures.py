@@ -59,6 +59,5 @@ class Counts:
 
     def measure(self, request_id: str = "") -> engine.Measured:
         """The speedup by now."""
-        return engine.Measured(
-            request_id, self._gains.gain(self.metrics.alpha), self._gains.rounds, self._baseline.read_s
-        )
+        gain = self._gains.gain(self.metrics.alpha)
+        return engine.Measured(request_id, gain, self._gains.rounds, self._baseline.read_s)

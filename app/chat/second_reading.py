@@ -112,9 +112,7 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
     if session is UNCONNECTED:
         raise UsageError(f"{STARTING}: try again in a moment")
     if session.attached:
-        raise UsageError(
-            "drafts are compared by an engine, and it is not here but at the server: chat without --attach"
-        )
+        raise UsageError("drafts are compared by an engine, which is not here but at the server: chat without --attach")
     if requests.effective is None:
         raise UsageError("drafts are compared by an engine, and this is a replay: open the chat itself")
     source = session.source

@@ -1,7 +1,7 @@
 """Speedup of several drafts by batch, as a table, a plot and a picture."""
 
-import io
 from collections.abc import Sequence
+from io import StringIO
 from itertools import cycle
 from pathlib import Path
 
@@ -69,9 +69,7 @@ class DraftComparison:
         Raises:
             AppError: the file exists or cannot be written.
         """
-        console = Console(
-            width=_SIZE[0], file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True
-        )
+        console = Console(width=_SIZE[0], file=StringIO(), force_terminal=True, color_system="truecolor", record=True)
         console.print(Text.from_ansi(self._plot()))
         with explained(f"the picture {file} cannot be written"), file.open("x", encoding="utf-8") as picture:
             picture.write(without_buttons(console.export_svg(title=self._title)))

@@ -69,9 +69,8 @@ class Service:
         self.ready: Ready = engine.wait_ready()
         self.calls = Calls(engine, loop, limits.queue, limits.seconds)
         self._engine = engine
-        self._defaults = Defaults(
-            engine, settings.with_model(self.ready.sampling), self.ready.context, limits.stop_repeats
-        )
+        own = settings.with_model(self.ready.sampling)
+        self._defaults = Defaults(engine, own, self.ready.context, limits.stop_repeats)
         self._names = {self.ready.target, settings.target}
         self._created = int(time.time())
         self._largest = max(LEAST_BODY, BODY_BYTES_PER_TOKEN * self.ready.context)

@@ -106,10 +106,8 @@ def _check(values: dict[str, Any]) -> None:
                 if isinstance(child, _Refused):
                     raise BodyError(f"{_INVALID}: {_path(at)} {child.problem}", _path(at))
                 if isinstance(child, str) and _HALF.search(child):
-                    half = (
-                        f"{_path(at)} should be a valid string, unable to parse half of a surrogate pair: take it out"
-                    )
-                    raise BodyError(half, _path(at))
+                    half = "should be a valid string, unable to parse half of a surrogate pair: take it out"
+                    raise BodyError(f"{_path(at)} {half}", _path(at))
                 if isinstance(child, dict | list):
                     below.append((at, child))
         level = below

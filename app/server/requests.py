@@ -73,10 +73,8 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
-        raw = isinstance(body, CompletionBody)
-        model = replace(
-            _model_request(body, call_id, longest, defaults), detail=top, raw=raw, constraint=constraint_of(body)
-        )
+        model = _model_request(body, call_id, longest, defaults)
+        model = replace(model, detail=top, raw=isinstance(body, CompletionBody), constraint=constraint_of(body))
         if isinstance(body, ChatBody):
             model = replace(model, thinking=_thinking(body, model.thinking), **_tools(body))
         read = [_read(prompt, call_id, defaults, model) for prompt in prompts]
@@ -138,9 +136,8 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
         check_arguments(call.function.arguments, f"{place}.tool_calls.{number}.function.arguments")
     calls = [MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id) for call in given]
     names.update((call.call_id, call.name) for call in calls)
-    return Message(
-        {"developer": "system"}.get(turn.role, turn.role), parts=[*message_parts(turn.text(), turn.thinking()), *calls]
-    )
+    role = {"developer": "system"}.get(turn.role, turn.role)
+    return Message(role, parts=[*message_parts(turn.text(), turn.thinking()), *calls])
 
 
 def _tools(body: ChatBody) -> dict[str, Any]:
@@ -232,9 +229,7 @@ def _model_request(body: Body, call_id: str, longest: int, defaults: Defaults) -
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
     drawn = {field.name: given.pop(field.name) for field in fields(Sampling) if field.name in given}
     sampling = replace(model.sampling, logit_bias=body.biases(), **drawn)
-    return replace(
-        model, messages=(), prompt="?", sampling=sampling, **{"stop_repeats": defaults.stop_repeats, **given}
-    )
+    return replace(model, messages=(), prompt="?", sampling=sampling, **given)
 
 
 def _seed(seed: int | None, settings: Settings, number: int) -> int | None:

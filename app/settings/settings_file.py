@@ -130,9 +130,8 @@ def _valid(others: Mapping[str, Any], values: Mapping[str, object], faults: list
 
 def _of_model(values: Mapping[str, object], faults: list[str]) -> Mapping[str, object]:
     """The settings of a profile; settings that are not of one model are added to `faults`."""
-    faults += [
-        f"{name} is not a setting of one model: move it above [{PROFILES}]" for name in values if name not in OF_MODEL
-    ]
+    others = [name for name in values if name not in OF_MODEL]
+    faults += [f"{name} is not a setting of one model: move it above [{PROFILES}]" for name in others]
     return {name: value for name, value in values.items() if name in OF_MODEL}
 
 

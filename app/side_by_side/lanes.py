@@ -153,10 +153,8 @@ class AttachedLanes:
         for event in self._server.outbox.drain():
             self._handle(event)
         self._held += self._engine.drain()
-        ready = next(
-            (place for place, event in enumerate(self._held) if isinstance(event, engine.Ready)), len(self._held)
-        )
-        count = len(self._held) if self._met else ready
+        readies = (place for place, event in enumerate(self._held) if isinstance(event, engine.Ready))
+        count = len(self._held) if self._met else next(readies, len(self._held))
         given, self._held = self._held[:count], self._held[count:]
         if self._held and self._asking is not None:
             given, self._asking = [*given, self._asking], None

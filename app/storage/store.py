@@ -112,14 +112,13 @@ class Store:
 
     def _chats(self, condition: str, *values: object) -> list[Chat]:
         columns = "id, title, updated_at, pinned, system, thinking, news, uid, servers"
+        rows = self._file.read(f"SELECT {columns} FROM chats WHERE {condition}", values)
         return [
             Chat(
                 *(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news), uid),
                 servers=tuple(filter(None, servers.split("\n"))),
             )
-            for row, title, at, pinned, system, thinking, news, uid, servers in self._file.read(
-                f"SELECT {columns} FROM chats WHERE {condition}", values
-            )
+            for row, title, at, pinned, system, thinking, news, uid, servers in rows
         ]
 
     def create_chat(self, title: str = "", system: str = "", uid: str = "") -> Chat:
@@ -311,9 +310,8 @@ class Store:
         self.unsent.close()
 
     def _set_in_message(self, message_id: int, assignment: str, *values: object) -> None:
-        self._file.change(
-            f"message {message_id}", f"UPDATE messages SET {assignment} WHERE id = ?", (*values, message_id)
-        )
+        change = f"UPDATE messages SET {assignment} WHERE id = ?"
+        self._file.change(f"message {message_id}", change, (*values, message_id))
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:

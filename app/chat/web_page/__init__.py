@@ -145,9 +145,8 @@ def _round(index: int, record: engine.Round, metrics: engine.Metrics, due: float
         "figures": _figures(metrics),
     }
     if record.thinking:
-        shown["thinking"] = [
-            record.thinking[min(token.place, record.accepted, len(record.thinking) - 1)] for token in record.tokens()
-        ]
+        flags = record.thinking
+        shown["thinking"] = [flags[min(each.place, record.accepted, len(flags) - 1)] for each in record.tokens()]
     if any(record.refused):
         shown["refused"] = [
             [[escape_controls(other.text), _p(other.p), _p(other.q), _p(other.u)] for other in others]

@@ -87,9 +87,8 @@ class Listing:
 
 def observed_ready(server: str, model: str, *, context: int | None = None, slots: int | None = None) -> engine.Ready:
     """A `Ready` for a model at another server, which itself refuses tools that it cannot offer."""
-    return engine.Ready(
-        model, None, (OBSERVED,), "", "", "", context or 0, slots or 0, 0, 0, 0.0, observed=server, tools=True
-    )
+    sizes = context or 0, slots or 0, 0, 0, 0.0
+    return engine.Ready(model, None, (OBSERVED,), "", "", "", *sizes, observed=server, tools=True)
 
 
 def check(request: engine.Request) -> None:

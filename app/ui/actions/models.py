@@ -200,10 +200,8 @@ class ModelActions(ActionGroup):
     async def known(self) -> list[KnownModel]:
         """All models: on this machine, used before, or in the catalog."""
         answered = await asyncio.wrap_future(self._scope.archive.models())
-        used = [self.chosen[0], *self.drafts, *(answered or [])]
-        return await asyncio.to_thread(
-            known_models, ModelStore(engine.models_folder()), [name for name in used if name]
-        )
+        used = [name for name in (self.chosen[0], *self.drafts, *(answered or ())) if name]
+        return await asyncio.to_thread(known_models, ModelStore(engine.models_folder()), used)
 
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
@@ -274,9 +272,8 @@ class ModelActions(ActionGroup):
         gone = Path(model).is_absolute() and not Path(model).exists()
         remedy = f"/model {model} loads it" if replies[-1].rounds else "in another program"
         remedy = "which no longer exists" if gone else remedy
-        self._scope.say(
-            f"the last reply came from {before}, {remedy}; {now} answers now", "warning" if gone else "information"
-        )
+        told = f"the last reply came from {before}, {remedy}; {now} answers now"
+        self._scope.say(told, "warning" if gone else "information")
 
     def _changeable_settings(self) -> Settings:
         """The settings.

@@ -34,9 +34,7 @@ class UnavailableError(AppError):
     """An action is not possible at the moment; shown as a warning, not as an error."""
 
 
-NOT_LOADED = Ready(
-    "", None, (), device="", device_name="", dtype="", context=0, slots=4, weight_bytes=0, cache_bytes=0, at=0.0
-)
+NOT_LOADED = Ready("", None, (), "", "", "", 0, slots=4, weight_bytes=0, cache_bytes=0, at=0.0)
 
 
 @dataclass

@@ -141,9 +141,8 @@ class SettingsActions(ActionGroup):
             self._scope.preferences.remember(after, [control.name for control in controls])
         own = self._scope.conversation.thinking
         if before.thinking != after.thinking and own is not None:
-            self._scope.say(
-                f"this chat keeps its own setting, thinking {thinking_word(own)}: /thinking auto removes it"
-            )
+            kept = f"thinking {thinking_word(own)}"
+            self._scope.say(f"this chat keeps its own setting, {kept}: /thinking auto removes it")
         elif notice is not None:
             live_now = self._is_live(controls[0])
             self._scope.say(notice or _sentence(controls[0], after, self.own, live=live_now, running=running))

@@ -212,9 +212,8 @@ class ComparisonActions(ActionGroup):
         except AppError as error:
             raise error if argument else UnavailableError(str(error)) from None
         first, second = names or self._default_pair(screen.reply.drafter)
-        self._alignment = AlignmentScreen(
-            said_texts(screen.reply), drafters, (first, second), reading.gamma, reading.begin
-        )
+        texts = said_texts(screen.reply)
+        self._alignment = AlignmentScreen(texts, drafters, (first, second), reading.gamma, reading.begin)
         self._scope.app.push_screen(self._alignment)
 
     def _drafters(self) -> list[str]:

@@ -103,9 +103,8 @@ class Writing:
         """Edit a prompt: put it into the composer."""
         self.editing = prompt, *self.unsent.of(self._screen.conversation)
         self._composer.tray.hold(prompt.attachments)
-        self._widgets.frame.editing = (
-            f"another version of message {self._screen.conversation.prompts.index(prompt) + 1}"
-        )
+        number = self._screen.conversation.prompts.index(prompt) + 1
+        self._widgets.frame.editing = f"another version of message {number}"
         self._widgets.show_frame()
         text = slash.escaped(prompt.text)
         named = self._composer.tray.attached(text)
@@ -176,9 +175,8 @@ class Gauge:
         if next(mentions(text), None) is None:
             self.ask()
         else:
-            self._screen.run_worker(
-                partial(self._read, text), thread=True, group="attachments", exclusive=True, exit_on_error=False
-            )
+            read = partial(self._read, text)
+            self._screen.run_worker(read, thread=True, group="attachments", exclusive=True, exit_on_error=False)
 
     def ask(self) -> None:
         """Count the tokens of the conversation with the prompt."""

@@ -68,9 +68,7 @@ class Composer(WrappedArea):
         """The user asked for help in an empty composer."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, tab_behavior="focus", **options
-        )
+        super().__init__(placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, **options)
         self._history: list[str] = []
         self._place = 0
         """Index of the shown prompt in the history; the length of the history while the user writes a new prompt."""

@@ -130,9 +130,8 @@ class ChancesCard(SpotCard):
             line = Text.assemble(mark, self._named(candidate, width - 1), " ")
             line.append_text(self._bar(verdict.probability_of(candidate.id, detail.target), bar, "target"))
             if both:
-                line.append(" ").append_text(
-                    self._bar(verdict.probability_of(candidate.id, detail.draft), bar, "draft")
-                )
+                q = verdict.probability_of(candidate.id, detail.draft)
+                line.append(" ").append_text(self._bar(q, bar, "draft"))
             lines.append(line)
         residual = verdict.residual_of(record, token) if record.detail else detail.residual
         if residual:

@@ -110,9 +110,8 @@ class Legend(Widget):
 
     def _line(self, sign: str, gap: str) -> Content:
         fates = (*FATES, *([Fate.UNKNOWN] if self.observed else []))
-        return Content(gap).join(
-            Content.assemble((sign, f"$fate-{fate.value}"), (fate.value, fate_style(fate))) for fate in fates
-        )
+        parts = (((sign, f"$fate-{fate.value}"), (fate.value, fate_style(fate))) for fate in fates)
+        return Content(gap).join(Content.assemble(*part) for part in parts)
 
 
 BAR = 36

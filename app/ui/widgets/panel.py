@@ -103,9 +103,7 @@ class AcceptanceCard(ReplyCard):
         if len(counts) < 2:
             return self._padded([], DRAFTS if self.drafter in SEVERAL else 0)
         names = [one_line(name) for name in counts]
-        values = [
-            f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
-        ]
+        values = [f"{percent(had / of if of else None)} of {of}" for of, had in counts.values()]
         room = self.inner - 1 - max(map(cell_len, values))
         width = min(max(LABEL - 1, *map(cell_len, names)), room)
         return [
