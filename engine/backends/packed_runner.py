@@ -23,8 +23,7 @@ from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder
 from specchat.engine.decoding.drafter import Recipe, RowDrafters
-from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, tested_candidates
-from specchat.engine.decoding.token_masks import begin_masks
+from specchat.engine.decoding.round import Outcome, RoundOutcome, Runner, Trim, begin_masks, tested_candidates
 from specchat.engine.decoding.tree import Tree
 from specchat.engine.device.graphs import Graphs
 from specchat.engine.kernels.library import KernelError

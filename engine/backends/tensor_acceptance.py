@@ -16,10 +16,9 @@ from specchat.engine.decoding import top_logprobs
 from specchat.engine.decoding.acceptance import Drafted, Verdict, accept
 from specchat.engine.decoding.draft import DraftBatch, Support
 from specchat.engine.decoding.round import Outcome, tested_candidates
-from specchat.engine.decoding.token_masks import masked
 from specchat.engine.decoding.tree import BRANCHES, LONGEST, Tree, tree_of
 from specchat.engine.decoding.tree_mask import TreeMask
-from specchat.engine.device.device import CAPTURED, captured_width
+from specchat.engine.device.device import CAPTURED, captured_width, to_device
 from specchat.engine.device.graphs import FIRST, LATER, Function, Graphs, Inputs, Signature
 from specchat.engine.request import DEFAULT_GAMMA
 from specchat.engine.sampling import xtc
@@ -90,7 +89,7 @@ class TensorAcceptance:
             gammas: [B], requested draft lengths.
             tapped: [B, T, taps x hidden size], or None.
         """
-        logits, drafts = masked(rows, logits, drafts)
+        logits, drafts = _masked(rows, logits, drafts)
         adjustment = self._penalties.of(rows)
         if adjustment is not None:
             inside = TreeMask.of(drafts.trees, logits.shape[1], logits.device).inside
@@ -320,3 +319,36 @@ def _tree_shape(rows: int, widths: tuple[int, ...], flags: SamplingFlags, detail
 def _usual_widths() -> tuple[int, ...]:
     """Per depth, the most children of any node of the trees of fixed shape."""
     return _widths([tree_of(gamma) for gamma in range(1, LONGEST + 1)])
+
+
+def _masked(rows: Sequence[SequenceState], logits: Tensor, drafts: DraftBatch) -> tuple[Tensor, DraftBatch]:
+    """Mask logits [B, T, V] of the target after each node, and the drafts' q; unchanged if no row is constrained.
+
+    A mask is a function of the text before a position, drafted tokens included, as penalties are: logits of tokens that
+    may not follow it become -inf before anything else. Drafts are cut where a token is forbidden
+    (`engine.decoding.constrained`). What remains of a drawn draft is distributed as q without the forbidden tokens, so
+    q is masked too; then acceptance is exact.
+    """
+    constrained = [i for i, row in enumerate(rows) if row.constraint]
+    if not constrained:
+        return logits, drafts
+    logits = logits.to(torch.float32, copy=True)
+    q = None if drafts.q is None else drafts.q.clone()
+    for i in constrained:
+        forbidden = ~_allowed(rows[i], logits)
+        logits[i, : len(forbidden)].masked_fill_(forbidden, -torch.inf)
+        # A tree that lists its candidates is not cut, and its distributions are not those of its nodes.
+        if q is not None and drafts.drawn[i] and drafts.trees[i].tests is None:
+            own = q[i, : len(forbidden)]
+            places = slice(None) if drafts.support is None else drafts.support.tokens
+            own.masked_fill_(forbidden[: len(own), places], 0.0)
+            own /= own.sum(-1, keepdim=True).clamp_(min=torch.finfo(own.dtype).tiny)
+    return logits, replace(drafts, q=q)
+
+
+def _allowed(row: SequenceState, logits: Tensor) -> Tensor:
+    """Whether each token may follow each node of a row's draft: [1 + K, V], bool."""
+    assert row.constraint
+    words = to_device(row.constraint.masks(row.tokens), logits.device)
+    bits = words[..., None] >> torch.arange(32, dtype=torch.int32, device=words.device) & 1
+    return bits.flatten(1)[:, : logits.shape[-1]].bool()

@@ -12,8 +12,7 @@ from specchat.engine.backends.tensor_acceptance import MOST_SHAPES, TensorAccept
 from specchat.engine.cache.kv_cache import KVCache
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Draft, DraftBatch, RowOrder, Support
-from specchat.engine.decoding.round import RoundOutcome, Runner
-from specchat.engine.decoding.token_masks import begin_masks
+from specchat.engine.decoding.round import RoundOutcome, Runner, begin_masks
 from specchat.engine.decoding.tree_mask import TreeMask
 from specchat.engine.device.device import padded_width, to_device
 from specchat.engine.device.graphs import GraphPool, Graphs

@@ -167,6 +167,13 @@ class RoundOutcome(NamedTuple):
         return any(len(draft.tree) for draft in self.drafts)
 
 
+def begin_masks(rows: Sequence[SequenceState], drafts: Sequence[Draft]) -> None:
+    """Begin to compute the masks of constrained rows in other threads, during the target's pass."""
+    for row, draft in zip(rows, drafts, strict=True):
+        if row.constraint:
+            row.constraint.ask(row.tokens, draft.on_host, draft.tree.children)
+
+
 class Runner(ABC, Generic[Target]):
     """Runs the rounds of one target.
 

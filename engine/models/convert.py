@@ -260,9 +260,10 @@ def gguf_config(header: GgufHeader, family: Family) -> PreTrainedConfig:
 def _common(header: GgufHeader, family: Family) -> Settings:
     heads, key_heads = header.setting("attention.head_count"), header.setting("attention.head_count_kv", None)
     tokens, layers = {"bos": "bos", "eos": "eos", "pad": "padding"}, layer_count(header)
-    told = f"{header.path} is a mixture of experts of a kind that is not supported: choose another model"
-    check(family.mixture or not header.setting("expert_count", 0), told)
-    shared = max(key_heads) if isinstance(key_heads, list) else key_heads or heads
+    varied = any(isinstance(header.setting(f"expert_{key}", 0), list) for key in ("feed_forward_length", "used_count"))
+    known = not varied and (family.mixture or not header.setting("expert_count", 0))
+    check(known, f"{header.path} is a mixture of experts of a kind that is not supported: {OTHER_WAYS}")
+    shared = (max(key_heads) if isinstance(key_heads, list) else key_heads) or heads
     check(
         isinstance(heads, list) or heads % shared == 0,
         f"{header.path} states {header.architecture}.attention.head_count {heads}, which is no multiple of "

@@ -57,23 +57,20 @@ class SideStage(Stage):
         self,
         folder: Path,
         *,
-        theme: str = "",
         order: Order = Order.INTERLEAVED,
-        exact: bool | None = None,
         server: str | None = None,
         change_right: Callable[[list[Record]], list[Record]] = lambda records: records,
-        **settings: object,
     ) -> None:
         records = trace("side-left"), change_right(trace("side-right" if server is None else "observed"))
         self.left, self.right = self.lanes = tuple(RecordedLane(each) for each in records)
         self.chat_engine = RecordedEngine(trace("chat"))
         self.readies = tuple(next(r for r in each if isinstance(r, Ready)) for each in records)
         self.store = Store(folder / "specchat.db", now=lambda: NOW)
-        self.settings = Settings(theme=theme, **settings)  # type: ignore[arg-type]
+        self.settings = Settings()
         self.loaded = False
 
         def readies() -> tuple[LaneReady, ...]:
-            return tuple(LaneReady(r, 0.0, exact, 1.09) for r in self.readies) if self.loaded else ()
+            return tuple(LaneReady(r, 0.0, None, 1.09) for r in self.readies) if self.loaded else ()
 
         def make(shared: Settings) -> Duet:
             self.duet = Duet(lanes(None, None, shared), (self.left, self.right), order, readies, server)
@@ -81,7 +78,6 @@ class SideStage(Stage):
 
         self.app = SpecChat(
             lambda: Session(self.chat_engine, self.settings, self.store),
-            theme=theme,
             pictures=folder,
             now=lambda: NOW,
             make_duet=make,

@@ -46,7 +46,6 @@ class Stage:
         name: str = "chat",
         records: list[Record] | None = None,
         theme: str = "",
-        pictures: Path | None = None,
         file: Path | None = None,
         **settings: object,
     ) -> None:
@@ -58,7 +57,7 @@ class Stage:
         self.file = file
         self.attached = False
         """Whether the engine is a server."""
-        self.app = SpecChat(lambda: self.prepare(), theme=theme, pictures=pictures or folder, now=lambda: self.clock)
+        self.app = SpecChat(lambda: self.prepare(), theme=theme, pictures=folder, now=lambda: self.clock)
         self.app.animation_level = "none"
 
     def prepare(self) -> Session:

@@ -189,8 +189,3 @@ async def test_the_command_starts_reports_stops_and_undoes(tmp_path: Path) -> No
         await stage.press(pilot, "1")
         await stage.comes(pilot, lambda: "τ 2.00 → 2.40" in stage.said[-1])
         assert heads() == ["2.4"]
-        await stage.answer(pilot)
-        learn.learning = started(2.4, seconds=60)
-        stage.app.actions.chats.delete()
-        assert not learn.learning.running
-        assert nothing_is_left()

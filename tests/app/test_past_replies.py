@@ -11,8 +11,7 @@ from specchat.app.chat.archive import Archive
 from specchat.app.chat.past_replies import PastReplies
 from specchat.app.storage.replies import ReplyTokens, text_digest
 from specchat.app.storage.store import Chat, Store
-from specchat.engine import Engine, EngineConfig, Message, OtherChats, Request, Round
-from specchat.engine.drafters.suffix import OTHER_CHATS
+from specchat.engine import Engine, EngineConfig, OtherChats
 from specchat.engine.tools.runner import running
 from tests.app.storage.helpers import add_turn
 from tests.waiting import PATIENCE_S, until
@@ -100,19 +99,3 @@ def _damage(path: Path, kind: str) -> None:
         db = sqlite3.connect(path)
         db.execute("PRAGMA user_version = 99")
         db.close()
-
-
-def test_a_reply_that_is_asked_for_again_comes_from_the_other_chat(engine: Engine, chats: OtherChats) -> None:
-    def rounds(name: str) -> list[Round]:
-        request = Request(name, (Message("user", QUESTION),), drafter="suffix", gamma=8, max_tokens=60)
-        return [event for event in engine.stream(request) if isinstance(event, Round)]
-
-    before = rounds("before")
-    said = [token for record in before for token in record.emitted]
-    chats.update({1: [*engine.prompt_ids(Request("p", (Message("user", QUESTION),))), *said]})
-    again = rounds("again")
-    assert [token for record in again for token in record.emitted] == said
-    ours = [record for record in again if any(each.name == OTHER_CHATS for each in record.proposers)]
-    assert ours
-    assert all(record.accepted == len(record.drafted) for record in ours)
-    assert len(again) < len(before)

@@ -8,34 +8,32 @@ from specchat.engine import Admitted, Fate, Ready, Record, Round, Thinking
 from tests.app.recorded import trace
 
 MARKERS = Thinking("<think>", "</think>", False)
+THOUGHT = 38
+"""Rounds of thinking at the beginning of each reply."""
 
 
-def thinking_trace(
-    name: str = "chat", thought: int = 38, *, markers: Thinking = MARKERS, marked: bool = False
-) -> list[Record]:
+def thinking_trace(*, markers: Thinking = MARKERS, marked: bool = False) -> list[Record]:
     """A recorded reply whose first rounds are thinking: `<think>` before them, `</think>` after them.
 
     Args:
-        name: The trace.
-        thought: How many rounds of each reply.
         markers: Of the replies; one that the prompt has begun has no opening marker.
         marked: Whether the markers are in the text, as in records of earlier versions.
     """
     made: list[Record] = []
-    for record in trace(name):
+    for record in trace():
         match record:
             case Ready():
                 made.append(replace(record, thinking_switch=True, template_words=("/hush",)))
             case Admitted():
                 made.append(replace(record, thinking=markers))
             case Round():
-                made += _marked(record, thought, markers)
+                made += _marked(record, markers)
             case _:
                 made.append(record)
     return made if marked else list(unmarked(made))
 
 
-def _marked(record: Round, thought: int, markers: Thinking) -> Iterator[Round]:
+def _marked(record: Round, markers: Thinking) -> Iterator[Round]:
     """The round, with a round of one plain token before the first and after the last round of the thinking."""
     plain = replace(
         record, gamma=0, drafted=(), p=(), q=(), u=(), beta=(), accepted=0, pieces=(), detail=(), refused=(), offered=0,
@@ -44,5 +42,5 @@ def _marked(record: Round, thought: int, markers: Thinking) -> Iterator[Round]:
     if record.number == 0 and not markers.begun:
         yield replace(plain, last_piece=f"{markers.opening}\n", at=record.at - record.seconds)
     yield record
-    if record.number == thought - 1:
-        yield replace(plain, last_piece=f"\n{markers.closing}\n\n", number=thought)
+    if record.number == THOUGHT - 1:
+        yield replace(plain, last_piece=f"\n{markers.closing}\n\n", number=THOUGHT)

@@ -31,10 +31,10 @@ WIDE, MEDIUM, NARROW = (140, 40), (110, 30), (80, 24)
 class Replay:
     """A replay of one of the traces that come with specchat, with a clock that a test moves."""
 
-    def __init__(self, name: str = "detail", theme: str = "", pictures: Path | None = None) -> None:
+    def __init__(self, name: str = "detail", pictures: Path | None = None) -> None:
         self.clock = Clock()
         self.player = Player(trace(name), f"{name}.jsonl", self.clock)
-        self.app = SpecChat(lambda: Session(self.player), player=self.player, theme=theme, pictures=pictures)
+        self.app = SpecChat(lambda: Session(self.player), player=self.player, pictures=pictures)
         self.app.animation_level = "none"
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from specchat.engine.models.load import LoadedModel
-from tests.engine.published_heads import HIDDEN, KNOWN, LAYERS, Tensors, hidden_states, write
+from tests.engine.published_heads import HIDDEN, KNOWN, LAYERS, Tensors, hidden_states, maps, matrix, norm, write
 from tests.engine.tiny import VOCABULARY
 
 HEADS, KEY_HEADS, SIZE, INNER, RANK = 4, 2, 12, 40, 8
@@ -59,11 +59,11 @@ def dflash_2() -> Made:
     tensors = _network(2, 2)
     for layer in range(2):
         for part in ("attention_conv", "mlp_conv"):
-            tensors[f"layers.{layer}.{part}.base_kernel"] = _matrix(2, 2, HIDDEN) + 0.5
-            tensors[f"layers.{layer}.{part}.kernel_projection.weight"] = _matrix(2 * 2 * HIDDEN // 4, HIDDEN)
-    tensors["candidate_selector.hidden_projection.weight"] = _matrix(RANK, HIDDEN)
+            tensors[f"layers.{layer}.{part}.base_kernel"] = matrix(2, 2, HIDDEN) + 0.5
+            tensors[f"layers.{layer}.{part}.kernel_projection.weight"] = matrix(2 * 2 * HIDDEN // 4, HIDDEN)
+    tensors["candidate_selector.hidden_projection.weight"] = matrix(RANK, HIDDEN)
     for part in ("predecessor", "successor"):
-        tensors[f"candidate_selector.{part}_codebook"] = _matrix(VOCABULARY, RANK)
+        tensors[f"candidate_selector.{part}_codebook"] = matrix(VOCABULARY, RANK)
     return config, tensors
 
 
@@ -82,7 +82,7 @@ def dspark() -> Made:
 def dspark_gated() -> Made:
     """DSpark whose Markov head is gated by what the position is scored with."""
     config, tensors = dspark()
-    gate = {"markov_head.gate_proj.weight": _matrix(RANK, HIDDEN + RANK), "markov_head.gate_proj.bias": _matrix(RANK)}
+    gate = {"markov_head.gate_proj.weight": matrix(RANK, HIDDEN + RANK), "markov_head.gate_proj.bias": matrix(RANK)}
     return config | {"markov_head_type": "gated"}, tensors | gate
 
 
@@ -95,7 +95,7 @@ def dspark_gemma() -> Made:
     for layer in range(2):
         del tensors[f"layers.{layer}.self_attn.v_proj.weight"]
         names = (f"layers.{layer}.{place}_feedforward_layernorm.weight" for place in ("pre", "post"))
-        tensors |= {name: _norm(HIDDEN) for name in names} | {f"layers.{layer}.layer_scalar": torch.tensor([0.8])}
+        tensors |= {name: norm(HIDDEN) for name in names} | {f"layers.{layer}.layer_scalar": torch.tensor([0.8])}
     return config | {
         "model_type": "gemma4_text", "architectures": ["Gemma4DSparkModel"], "attention_k_eq_v": True,
         "global_head_dim": SIZE, "num_global_key_value_heads": KEY_HEADS, "hidden_activation": "gelu_pytorch_tanh",
@@ -120,8 +120,8 @@ def speculators_dflash() -> Made:
     torch.manual_seed(26)
     config = _speculators("dflash", 2, block_size=5, aux_hidden_state_layer_ids=[2, 4, 5], sample_from_anchor=False)
     config["transformer_layer_config"] |= {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
-    tensors = _network(2, 3) | _maps()
-    tensors["verifier_norm.weight"] = _norm(HIDDEN)
+    tensors = _network(2, 3) | maps()
+    tensors["verifier_norm.weight"] = norm(HIDDEN)
     return config | {"sliding_window_non_causal": True}, tensors
 
 
@@ -130,7 +130,7 @@ def speculators_dspark() -> Made:
     torch.manual_seed(27)
     config = _speculators("dspark", 1, block_size=4, aux_hidden_state_layer_ids=[1, 8], sample_from_anchor=True)
     config |= {"markov_rank": RANK, "markov_head_type": "vanilla", "enable_confidence_head": True}
-    tensors = _network(1, 2) | _markov(KNOWN) | _maps() | _confidence(HIDDEN)
+    tensors = _network(1, 2) | _markov(KNOWN) | maps() | _confidence(HIDDEN)
     return config | {"confidence_head_with_markov": False}, tensors
 
 
@@ -347,8 +347,8 @@ def _speculators(kind: str, layers: int, **more: Any) -> dict[str, Any]:
 
 
 def _network(layers: int, taps: int, *, bias: bool = False) -> Tensors:
-    tensors = {"fc.weight": _matrix(HIDDEN, taps * HIDDEN), "norm.weight": _norm(HIDDEN)}
-    tensors["hidden_norm.weight"] = _norm(HIDDEN)
+    tensors = {"fc.weight": matrix(HIDDEN, taps * HIDDEN), "norm.weight": norm(HIDDEN)}
+    tensors["hidden_norm.weight"] = norm(HIDDEN)
     shapes = {
         "self_attn.q_proj": (HEADS * SIZE, HIDDEN), "self_attn.k_proj": (KEY_HEADS * SIZE, HIDDEN),
         "self_attn.v_proj": (KEY_HEADS * SIZE, HIDDEN), "self_attn.o_proj": (HIDDEN, HEADS * SIZE),
@@ -356,36 +356,20 @@ def _network(layers: int, taps: int, *, bias: bool = False) -> Tensors:
     }  # fmt: skip
     for layer in range(layers):
         at = f"layers.{layer}."
-        tensors |= {f"{at}{name}.weight": _matrix(*shape) for name, shape in shapes.items()}
+        tensors |= {f"{at}{name}.weight": matrix(*shape) for name, shape in shapes.items()}
         if bias:
-            tensors |= {f"{at}{name}.bias": _matrix(shape[0]) for name, shape in shapes.items() if "attn" in name}
-        tensors |= {f"{at}self_attn.{name}.weight": _norm(SIZE) for name in ("q_norm", "k_norm")}
-        tensors |= {f"{at}{name}.weight": _norm(HIDDEN) for name in ("input_layernorm", "post_attention_layernorm")}
+            tensors |= {f"{at}{name}.bias": matrix(shape[0]) for name, shape in shapes.items() if "attn" in name}
+        tensors |= {f"{at}self_attn.{name}.weight": norm(SIZE) for name in ("q_norm", "k_norm")}
+        tensors |= {f"{at}{name}.weight": norm(HIDDEN) for name in ("input_layernorm", "post_attention_layernorm")}
     return tensors
 
 
 def _markov(known: int = VOCABULARY) -> Tensors:
     return {
-        "markov_head.markov_w1.weight": _matrix(VOCABULARY, RANK),
-        "markov_head.markov_w2.weight": _matrix(known, RANK),
+        "markov_head.markov_w1.weight": matrix(VOCABULARY, RANK),
+        "markov_head.markov_w2.weight": matrix(known, RANK),
     }
 
 
 def _confidence(width: int) -> Tensors:
-    return {"confidence_head.proj.weight": _matrix(1, width), "confidence_head.proj.bias": _matrix(1)}
-
-
-def _maps() -> Tensors:
-    """d2t and t2d of a draft vocabulary spread over the target's."""
-    known = torch.randperm(VOCABULARY)[:KNOWN].sort().values
-    mask = torch.zeros(VOCABULARY, dtype=torch.bool)
-    mask[known] = True
-    return {"d2t": known - torch.arange(KNOWN), "t2d": mask}
-
-
-def _matrix(*shape: int) -> Tensor:
-    return torch.randn(*shape) * 0.3
-
-
-def _norm(size: int) -> Tensor:
-    return 1 + 0.3 * torch.randn(size)
+    return {"confidence_head.proj.weight": matrix(1, width), "confidence_head.proj.bias": matrix(1)}

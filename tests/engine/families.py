@@ -38,15 +38,11 @@ _DENSE = {
     "num_global_key_value_heads": 1,
 }  # fmt: skip
 _DELTA = {
-    "initializer_range": 0.1,
-    "layer_types": ["linear_attention", "full_attention", "linear_attention"],
-    "head_dim": 32,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 32,
-    "linear_num_key_heads": 2,
+    "initializer_range": 0.1, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "head_dim": 32, "linear_key_head_dim": 16, "linear_value_head_dim": 32, "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
-}
+}  # fmt: skip
 _DELTA_MOE = {
     "num_experts": 6, "num_experts_per_tok": 5, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 48,
 }  # fmt: skip

@@ -22,10 +22,7 @@ Kind = Callable[[str, Tensor], GGMLQuantizationType]
 """Type of a tensor from its name in the file and its values."""
 
 _DELTA: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 32,
+    "num_hidden_layers": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
     "linear_value_head_dim": 32,
     "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
     "rope_parameters": {

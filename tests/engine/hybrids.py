@@ -52,17 +52,10 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "use_mem_rope": True, "use_shared_attention_adapter": True, "num_key_value_heads": 4, "initializer_range": 0.5,
     },
     "nemotron_h": {
-        "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe"],
-        "mamba_num_heads": 4,
-        "mamba_head_dim": 16,
-        "ssm_state_size": 8,
-        "n_groups": 1,
-        "chunk_size": 8,
-        "n_group": 1,
-        "topk_group": 1,
+        "layers_block_type": ["linear_attention", "full_attention", "mlp", "moe"], "mamba_num_heads": 4,
+        "mamba_head_dim": 16, "ssm_state_size": 8, "n_groups": 1, "chunk_size": 8, "n_group": 1, "topk_group": 1,
         "moe_shared_expert_intermediate_size": 32,
-    }
-    | _EXPERTS,
+    } | _EXPERTS,
 }  # fmt: skip
 """Model type to what is special about its configuration."""
 HYBRIDS = {kind: own for kind, own in HYBRIDS.items() if kind in CONFIG_MAPPING}  # transformers 5.17 lacks some

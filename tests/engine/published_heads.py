@@ -58,7 +58,7 @@ def write(folder: Path, config: Mapping[str, Any], tensors: Tensors, file: str =
 def eagle_1() -> tuple[dict[str, Any], Tensors]:
     """EAGLE-1 and EAGLE-2 as the authors write them."""
     torch.manual_seed(11)
-    tensors = {"fc.weight": _matrix(HIDDEN, 2 * HIDDEN), "fc.bias": _matrix(HIDDEN)}
+    tensors = {"fc.weight": matrix(HIDDEN, 2 * HIDDEN), "fc.bias": matrix(HIDDEN)}
     tensors |= _layer("layers.0.", HIDDEN, HIDDEN // HEADS)
     config = _sizes() | {"architectures": ["LlamaForCausalLM"], "bias": True}
     return config, tensors
@@ -67,9 +67,9 @@ def eagle_1() -> tuple[dict[str, Any], Tensors]:
 def eagle_3() -> tuple[dict[str, Any], Tensors]:
     """EAGLE-3 as the authors and SpecForge write it."""
     torch.manual_seed(12)
-    tensors = {"fc.weight": _matrix(HIDDEN, 3 * HIDDEN), "norm.weight": _norm(HIDDEN)}
-    tensors |= {"lm_head.weight": _matrix(KNOWN, HIDDEN), **_maps(), **_layer("midlayer.", 2 * HIDDEN, 12)}
-    tensors |= {f"midlayer.{name}.weight": _norm(HIDDEN) for name in ("hidden_norm", "input_layernorm")}
+    tensors = {"fc.weight": matrix(HIDDEN, 3 * HIDDEN), "norm.weight": norm(HIDDEN)}
+    tensors |= {"lm_head.weight": matrix(KNOWN, HIDDEN), **maps(), **_layer("midlayer.", 2 * HIDDEN, 12)}
+    tensors |= {f"midlayer.{name}.weight": norm(HIDDEN) for name in ("hidden_norm", "input_layernorm")}
     config = _sizes() | {
         "architectures": ["LlamaForCausalLMEagle3"],
         "draft_vocab_size": KNOWN,
@@ -84,12 +84,12 @@ def eagle_3() -> tuple[dict[str, Any], Tensors]:
 def speculators() -> tuple[dict[str, Any], Tensors]:
     """EAGLE-3 as the library speculators writes it, with a layer of Qwen3 and every choice that it knows."""
     torch.manual_seed(13)
-    tensors = {"fc.weight": _matrix(HIDDEN, 3 * HIDDEN), "norm.weight": _norm(HIDDEN)}
-    tensors |= {"lm_head.weight": _matrix(KNOWN, HIDDEN), **_maps(), **_layer("layers.0.", 2 * HIDDEN, 12)}
-    tensors |= {f"layers.0.{name}.weight": _norm(HIDDEN) for name in ("hidden_norm", "input_layernorm")}
-    tensors |= {f"layers.0.self_attn.{name}.weight": _norm(12) for name in ("q_norm", "k_norm")}
-    tensors |= {f"fc_norm.{i}.weight": _norm(HIDDEN) for i in range(3)}
-    tensors["embed_tokens.weight"] = _matrix(VOCABULARY, HIDDEN)
+    tensors = {"fc.weight": matrix(HIDDEN, 3 * HIDDEN), "norm.weight": norm(HIDDEN)}
+    tensors |= {"lm_head.weight": matrix(KNOWN, HIDDEN), **maps(), **_layer("layers.0.", 2 * HIDDEN, 12)}
+    tensors |= {f"layers.0.{name}.weight": norm(HIDDEN) for name in ("hidden_norm", "input_layernorm")}
+    tensors |= {f"layers.0.self_attn.{name}.weight": norm(12) for name in ("q_norm", "k_norm")}
+    tensors |= {f"fc_norm.{i}.weight": norm(HIDDEN) for i in range(3)}
+    tensors["embed_tokens.weight"] = matrix(VOCABULARY, HIDDEN)
     layer = _sizes() | {"model_type": "qwen3", "head_dim": 12}
     layer["rope_parameters"] = {"rope_type": "linear", "factor": 2.0, "rope_theta": 5000.0}
     config = {
@@ -106,9 +106,9 @@ def medusa() -> tuple[dict[str, Any], Tensors]:
     tensors: Tensors = {}
     for head in range(3):
         for block in range(2):
-            tensors[f"{head}.{block}.linear.weight"] = _matrix(HIDDEN, HIDDEN)
-            tensors[f"{head}.{block}.linear.bias"] = _matrix(HIDDEN)
-        tensors[f"{head}.2.weight"] = _matrix(VOCABULARY, HIDDEN)
+            tensors[f"{head}.{block}.linear.weight"] = matrix(HIDDEN, HIDDEN)
+            tensors[f"{head}.{block}.linear.bias"] = matrix(HIDDEN)
+        tensors[f"{head}.2.weight"] = matrix(VOCABULARY, HIDDEN)
     return {"medusa_num_heads": 3, "medusa_num_layers": 2, "base_model_name_or_path": "tiny"}, tensors
 
 
@@ -245,11 +245,11 @@ def _layer(prefix: str, width: int, size: int) -> Tensors:
         "mlp.gate_proj": (INTERMEDIATE, HIDDEN), "mlp.up_proj": (INTERMEDIATE, HIDDEN),
         "mlp.down_proj": (HIDDEN, INTERMEDIATE),
     }  # fmt: skip
-    matrices = {f"{prefix}{name}.weight": _matrix(*shape) for name, shape in shapes.items()}
-    return matrices | {f"{prefix}post_attention_layernorm.weight": _norm(HIDDEN)}
+    matrices = {f"{prefix}{name}.weight": matrix(*shape) for name, shape in shapes.items()}
+    return matrices | {f"{prefix}post_attention_layernorm.weight": norm(HIDDEN)}
 
 
-def _maps() -> Tensors:
+def maps() -> Tensors:
     """d2t and t2d of a draft vocabulary spread over the target's."""
     known = torch.randperm(VOCABULARY)[:KNOWN].sort().values
     mask = torch.zeros(VOCABULARY, dtype=torch.bool)
@@ -257,9 +257,11 @@ def _maps() -> Tensors:
     return {"d2t": known - torch.arange(KNOWN), "t2d": mask}
 
 
-def _matrix(*shape: int) -> Tensor:
+def matrix(*shape: int) -> Tensor:
+    """Random weights."""
     return torch.randn(*shape) * 0.3
 
 
-def _norm(size: int) -> Tensor:
+def norm(size: int) -> Tensor:
+    """Random weights of a norm."""
     return 1 + 0.3 * torch.randn(size)

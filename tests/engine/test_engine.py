@@ -147,17 +147,6 @@ def test_penalties_and_bias_are_those_of_decoding_one_by_one(sampling: Sampling)
             assert ids_of(events) == plain != untouched
 
 
-def test_lenience_accepts_more_and_none_of_it_is_free() -> None:
-    with tiny_engine(draft=tiny_model(seed=9, hidden=16), seed=2) as engine:
-        accepted = []
-        for lenience in (1.0, 0.1, 0.001):
-            sampling = Sampling(temperature=1.0, lenience=lenience)
-            events = list(engine.stream(ask("abc", drafter="model", gamma=4, max_tokens=80, sampling=sampling)))
-            rounds = rounds_of(events)
-            accepted.append(sum(r.accepted for r in rounds) / sum(r.tested for r in rounds))
-        assert accepted[0] < accepted[1] < accepted[2]
-
-
 def test_the_count_is_that_of_the_prompt_when_it_is_read() -> None:
     messages = (Message("user", "hello"), Message("assistant", "ho"), Message("user", "what else?"))
     with tiny_engine(tiny_model()) as engine:

@@ -1,11 +1,11 @@
-"""Traces: what is written comes back, and what is damaged is refused with a sentence."""
+"""Records, and traces of them: what is written comes back, and what is damaged is refused with a sentence."""
 
 import json
 import signal
 import subprocess
 import sys
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from specchat.engine import EngineError
 from specchat.engine.events import Finished, FinishReason, Ready, Step, Totals
 from specchat.engine.round import Refused, Round
 from specchat.engine.trace import VERSION, Record, TraceWriter, from_json, read_trace, to_json
-from tests.engine.records import EVERY_RECORD, MEASURED, make_round, observed_round, records
+from tests.engine.records import EVERY_RECORD, make_round, observed_round, records
 from tests.failing import files_of_at_most
 
 HEADER = f'{{"record": "trace", "version": {VERSION}}}\n'
@@ -34,19 +34,6 @@ def test_every_record_comes_back_equal_from_one_line_of_utf8(record: Record) -> 
     line = to_json(record)
     assert "\n" not in line
     assert from_json(line.encode().decode()) == record
-
-
-@pytest.mark.parametrize("record", [*EVERY_RECORD, *MEASURED], ids=lambda record: type(record).__name__)
-def test_the_line_names_its_type_and_is_plain_json(record: Record) -> None:
-    values = {"record": type(record).__name__.lower(), **asdict(record)}
-    messages = values.get("messages", ())
-    for fields in (values, *(part for message in messages for part in message["parts"])):
-        for name in ("proposers", "thinking", "calls", "call_parts", "name", "call_id"):
-            if fields.get(name) in ("", ()):
-                del fields[name]
-    assert to_json(record) == json.dumps(values, ensure_ascii=False)
-    assert from_json(to_json(record)) == record
-    assert type(from_json(to_json(record))) is type(record)
 
 
 @given(json_values)
@@ -200,3 +187,36 @@ def test_older_versions_are_read(tmp_path: Path, version: int, absent: tuple[str
     path = tmp_path / "old.jsonl"
     path.write_text(f'{{"record": "trace", "version": {version}}}\n{json.dumps(old)}\n')
     assert list(read_trace(path)) == [make_round()]
+
+
+def fates(record: Round) -> list[str]:
+    return [token.fate.value for token in record.tokens()]
+
+
+@pytest.mark.parametrize(
+    ("drafted", "accepted", "rejected", "expected"),
+    [
+        (4, 1, True, ["accepted", "rejected", "discarded", "discarded", "correction"]),
+        (3, 3, False, ["accepted", "accepted", "accepted", "bonus"]),
+        (2, 0, True, ["rejected", "discarded", "correction"]),
+        (0, 0, False, ["plain"]),
+    ],
+)
+def test_fates_follow_from_what_was_accepted(drafted: int, accepted: int, rejected: bool, expected: list[str]) -> None:
+    record = make_round(drafted=drafted, accepted=accepted, rejected=rejected)
+    assert fates(record) == expected
+    assert record.tested == accepted + rejected
+    assert record.emitted == (*record.drafted[:accepted], record.last)
+    assert [token.place for token in record.tokens()] == list(range(drafted + 1))
+
+
+def test_a_reply_that_ends_inside_the_accepted_tokens_has_no_last_token() -> None:
+    record = replace(make_round(drafted=2, accepted=2), last=None, last_fate=None, last_piece="")
+    assert fates(record) == ["accepted", "accepted"]
+    assert record.emitted == record.drafted
+
+
+def test_the_text_is_made_of_the_emitted_tokens_only() -> None:
+    record = replace(make_round(drafted=3, accepted=1, rejected=True), pieces=("a", "b", "c"), last_piece="d")
+    assert record.text == "ad"
+    assert [token.text for token in record.tokens()] == ["a", "b", "c", "d"]

@@ -222,9 +222,9 @@ def assert_drafters_agree(
     engine: Engine, drafters: Iterable[str], texts: Sequence[str] = REPETITIVE, gamma: int | None = 4
 ) -> list[list[int]]:
     """Greedy replies, several at once, are with each drafter those without drafts, one after the other: these."""
-    plain = [ids_of(engine.stream(ask(text, drafter="none", max_tokens=40))) for text in texts]
+    plain = [ids_of(engine.stream(ask(text, drafter="none", max_tokens=28))) for text in texts]
     for drafter in drafters:
-        requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=gamma, max_tokens=40) for i, t in enumerate(texts)]
+        requests = [ask(t, f"{drafter}{i}", drafter=drafter, gamma=gamma, max_tokens=28) for i, t in enumerate(texts)]
         assert [ids_of(events) for events in run_together(engine, requests)] == plain, drafter
     return plain
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from specchat.app.storage.store import Store
-from specchat.engine import message_parts, to_json
-from tests.stress.numbered import numbered, word
 from tests.stress.session import ask, ask_each, draw_for, lost, shown_round, start
 from tests.terminal import Terminal, TerminalSize
 
@@ -58,19 +55,3 @@ def test_stepped_rounds_killed(tmp_path: Path, dice: random.Random) -> None:
             terminal.wait_quiet(dice.uniform(0.01, 0.08), 0.5)
         terminal.kill()
         assert lost(tmp_path, ["Question-0"], shown_round(terminal)) == []
-
-
-def test_a_loss_would_be_seen(tmp_path: Path) -> None:
-    with Store(tmp_path / "data" / "specchat.db") as store:
-        chat = store.create_chat("Question-0")
-        prompt = store.add_message(chat.id, "user", "Question-0")
-        reply = store.add_message(chat.id, "assistant", "", parent=prompt)
-        for number in (0, 1):
-            store.append_rounds(
-                reply, message_parts(f"and {word(number)}"), [to_json(numbered("r", number, 1, 0.0, word(number)))]
-            )
-        assert lost(tmp_path, ["Question-0"], 1) == []
-        assert lost(tmp_path, ["Question-0"], 2) == ["round 2 was on screen, round 1 is the last that is stored"]
-        assert lost(tmp_path, ["Question-0", "Question-1"], 1) != []
-        store.append_rounds(reply, message_parts(f"and {word(3)}"), [to_json(numbered("r", 3, 1, 0.0, word(3)))])
-        assert lost(tmp_path, ["Question-0"], 1) == ["stored rounds [0, 1, 3] do not make the stored text"]

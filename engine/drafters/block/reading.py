@@ -174,10 +174,10 @@ def _check_table(name: str, table: Tensor, vocabulary: Tensor, mask: int, target
         tokens = rows = torch.cat([rows, torch.tensor([mask])])
     if len(table) in (len(vocabulary), target.vocab_size) and table.shape[1] == hidden_size(target):
         expected = _rows(target, tokens, output=name == _OUTPUT)
-        gap = (table[rows].float() - expected).norm(dim=1)
-        if bool((gap <= _GAP * expected.norm(dim=1)).all()):
+        gap, size = (table[rows].float() - expected).norm(dim=1), expected.norm(dim=1)
+        if bool((gap <= _GAP * size.clamp(min=float(size.mean()) / 4)).all()):  # codes of hardly any length may be 0
             return
-    raise UnfitError(f"has a {name} of its own, which is not its target's: choose another drafter")
+    raise UnfitError(f"has a tensor {name} other than that of its target: choose the drafter of this target")
 
 
 def _rows(target: Model, tokens: Tensor, *, output: bool) -> Tensor:

@@ -23,8 +23,10 @@ WEIGHTS = ("model.safetensors", INDEX, "medusa_lm_head.safetensors", "pytorch_mo
 MEDUSA, NESTED, SPECULATORS = "medusa_num_heads", "dflash_config", "speculators_model_type"
 BLOCK_KINDS = ("dflash", "dflash2", "dspark")
 """Kinds of speculators that are block drafters."""
-GGUF, GGUF_BLOCKS, _FUSION = ".gguf", ("dflash", "dspark"), "fc.weight"
-"""llama.cpp's architectures of block drafters, and a tensor that its drafters have and no model has."""
+GGUF, GGUF_BLOCKS = ".gguf", ("dflash", "dspark")
+"""llama.cpp's architectures of block drafters."""
+_OF_DRAFTERS = {"fc.weight", "nextn.pre_projection.weight"}
+"""Tensors of other drafters in GGUF files, which no model has: EAGLE-3, Gemma 4's assistant."""
 _MARKS = (SPECULATORS, "draft_vocab_size", "backbone_hidden_size", MEDUSA)
 """Keys of config.json that only heads have."""
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
@@ -40,7 +42,7 @@ def kind_of(found: Path) -> PartKind:
 def _is_drafter_file(file: Path) -> bool:
     """Whether a GGUF file is a drafter; one of an unknown architecture is refused by its name."""
     header = GgufHeader.read(file)
-    return header.architecture in GGUF_BLOCKS or _FUSION in header.tensors or header.is_mtp_alone
+    return header.architecture in GGUF_BLOCKS or bool(_OF_DRAFTERS & header.tensors.keys()) or header.is_mtp_alone
 
 
 def _states_block(config: Mapping[str, Any]) -> bool:

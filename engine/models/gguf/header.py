@@ -162,6 +162,7 @@ def _kinds(tensors: Sequence[GgufTensor]) -> dict[str, Kind]:
         r".+\.block_count": whole(1, max(len(tensors), _BLOCKS) if tensors else LARGEST),
         r".+\.context_length": whole(1),
         r".+\.(feed_forward_length|attention\.head_count(_kv)?)": size | a_list(count, filled=True),
+        r".+\.expert_(feed_forward_length|used_count)": count | a_list(count, filled=True),
         r".+\.attention\.sliding_window_pattern": size | a_list(FLAG, filled=True) | a_list(count, filled=True),
         r".+\.attention\.recurrent_layers": a_list(FLAG, filled=True),
         r".+\.rope\.dimension_sections": a_list(count),

@@ -109,6 +109,12 @@ MISTAKES = {
     "compare x --file y": "both a prompt and --file are given",
     "compare --file TEXT": "it needs a list of texts under the key prompts",
     "compare --file /nowhere/prompts": "/nowhere/prompts cannot be read",
+    "distill --target no-model --out x --prompts BLANK": "blank.txt has no prompt",
+    "distill --target no-model --out x --text y": "y holds no text that specchat distill wrote",
+    "distill --target no-model --out x --from nowhere": "there is no folder nowhere to begin from",
+    "distill --target no-model --out talk.jsonl/x": "distilling cannot write to",
+    "distill --target no-model --out x --kind bigram --text nowhere.txt": "nowhere.txt cannot be read",
+    "evaluate nowhere.json --target no-model --against here": "nowhere.json cannot be read",
     "evaluate TALK --against x --drafter suffix": "--drafter contradicts --against",
     "evaluate TALK --against-dtype float32 --gamma 4": "--gamma contradicts --against",
     "evaluate TALK --against-dtype float33": "dtype 'float33' is not known",
@@ -151,20 +157,19 @@ def test_a_mistake_is_answered_by_one_sentence(
     monkeypatch.setenv("SPECCHAT_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.chdir(tmp_path)
-    talk, text = tmp_path / "talk.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'
-    talk.write_text(text)
-    words = {"TALK": talk, "TRACE": TRACE, "TEXT": tmp_path / "text.json"}
-    words["EMPTY"] = tmp_path / "empty.jsonl"
-    words["EMPTY"].write_text('{"record": "trace", "version": 1}\n')
-    words["TEXT"].write_text('{"prompts": "hello"}')
+    files = {
+        "TALK": ("talk.jsonl", '{"messages": [{"role": "user", "content": "hi"}]}'), "BLANK": ("blank.txt", ""),
+        "EMPTY": ("empty.jsonl", '{"record": "trace", "version": 1}\n'), "TEXT": ("text.json", '{"prompts": "hello"}'),
+    }  # fmt: skip
+    words = {"TRACE": TRACE} | {word: tmp_path / name for word, (name, _) in files.items()}
+    for name, text in files.values():
+        (tmp_path / name).write_text(text)
     if "TINY" in mistyped:
         words["TINY"] = tiny_model()
     done = command(*(words.get(word, word) for word in shlex.split(mistyped)), terminal=mistyped.startswith("--"))
     assert MISTAKES[mistyped] in done.sentence
-    assert {path.name for path in tmp_path.iterdir()} <= {"talk.jsonl", "empty.jsonl", "text.json", "home"}, (
-        "nothing is written"
-    )
-    assert talk.read_text() == text
+    found = {path.name: path.read_text() for path in tmp_path.iterdir() if path.name != "home"}
+    assert found == dict(files.values()), "nothing is written"
 
 
 @pytest.mark.parametrize(

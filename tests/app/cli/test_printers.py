@@ -1,6 +1,5 @@
 """How replies look: nothing a terminal acts on, and every fate in its style."""
 
-import json
 import re
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -15,8 +14,7 @@ from rich.style import Style
 
 from specchat.app.cli.printers import ColourPrinter, JsonPrinter, PlainPrinter
 from specchat.app.sanitize import escape_controls
-from specchat.app.settings.settings import Settings
-from specchat.engine import Admitted, Finished, FinishReason, Ready, Record, Round, Thinking
+from specchat.engine import Admitted, Finished, FinishReason, Record, Round, Thinking
 from tests.app.cli.commands.command import Output
 from tests.app.recorded import events_of_requests
 from tests.app.thinking import thinking_trace
@@ -104,14 +102,3 @@ def test_thinking_is_kept_out_of_stdout_and_a_terminal_is_told_how_much_it_was(
         assert thought.strip() not in errors.text
     shown = printed(partial(printer_type, thinking=True), *events)
     assert [part.strip() for part in shown.split("\n\n", 1)] == [escape_controls(thought).strip(), answer.strip()]
-
-
-def test_the_object_has_thinking_apart_and_null_for_figures_that_divide_by_nothing() -> None:
-    events = first_reply(thinking_trace())
-    ready = next(record for record in thinking_trace() if isinstance(record, Ready))
-    values = json.loads(printed(partial(JsonPrinter, ready, Settings()), *events))
-    thought, answer = ("".join(getattr(each, part) for each in events if isinstance(each, Round)) for part in PARTS)
-    assert (values["thinking"], values["text"].strip()) == (thought.strip(), answer.strip())
-    empty = json.loads(printed(partial(JsonPrinter, ready, Settings()), END))
-    assert empty["mean_emitted_length"] is empty["tokens_per_second"] is empty["time_to_first_token_s"] is None
-    assert empty["rounds"] == 0

@@ -4,6 +4,7 @@ import errno
 import json
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,34 @@ def test_a_server_that_cannot_print_its_address_ends(model: Path) -> None:
 
     done = command("serve", "--port", 0, "--target", model, "--dtype", "float32", on_write=write)
     assert done.sentence == "reading or writing data failed: No space left on device"
+
+
+CLIENTS = 32
+TOPICS = ("rivers", "colours", "poets", "metals", "planets", "fruits", "cities", "tools")
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_each_of_many_clients_gets_its_own_reply(default_model: Path, tmp_path: Path) -> None:
+    (tmp_path / "models").symlink_to(default_model.parent)
+    with Served("--slots", CLIENTS, "--context", 256) as served:
+        client = served.openai()
+        model = client.models.list().data[0].id
+
+        def ask(number: int, stream: bool = True) -> str:
+            question = f"Name {2 + number // len(TOPICS)} {TOPICS[number % len(TOPICS)]}."
+            made = client.chat.completions.create(
+                model=model, messages=[{"role": "user", "content": question}], max_tokens=24, stream=stream
+            )
+            if not stream:
+                return made.choices[0].message.content
+            return "".join(chunk.choices[0].delta.content or "" for chunk in made)
+
+        with ThreadPoolExecutor(CLIENTS) as pool:
+            together = list(pool.map(ask, range(CLIENTS)))
+        assert together[::5] == [ask(number, stream=False) for number in range(0, CLIENTS, 5)]
+        assert len(set(together)) > CLIENTS / 2
+        served.wait_until_idle()
+        assert not served.metrics().get("specchat_requests_total{reason=cancelled}")
+        assert served.stop() == 0
+        assert served.errors == ""

@@ -2,24 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import pytest
 from tokenizers import AddedToken
 
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Call
 from specchat.app.server.choice import Choice
-from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import ChatFormat, CompletionFormat
 from specchat.app.server.protocol import ChatBody, CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
-from specchat.engine import Admitted, Engine, Finished, FinishReason, Request, Round, Sampling
+from specchat.engine import Admitted, Finished, FinishReason, Request, Round, Sampling
 from tests.app.server.replies import request_of, round_of
-from tests.engine.tiny import ids_of, reciting_model, tiny_engine, tiny_tokenizer
-from tests.engine.tiny_t5 import tiny_t5, tiny_t5_tokenizer
+from tests.engine.tiny import reciting_model, tiny_engine, tiny_tokenizer
 
 
 def chat(**more: object) -> ChatBody:
@@ -32,23 +29,6 @@ def test_what_the_body_lacks_is_that_of_the_defaults() -> None:
     request, reading = request_of(chat(top_p=0.5), settings)
     assert (request.sampling, reading.thinking) == (Sampling(0.6, 5, 0.5), False)
     assert request_of(chat(thinking=True), settings)[1].thinking is True
-
-
-@pytest.fixture(scope="module")
-def t5() -> Iterator[Engine]:
-    with tiny_engine(tiny_t5()) as engine:
-        yield engine
-
-
-def test_a_t5_answers_completions_and_refuses_conversations(t5: Engine) -> None:
-    defaults = Defaults(t5, Settings(), t5.wait_ready().context)
-    completion = parse(CompletionBody, json.dumps({"prompt": "summarize: abc", "max_tokens": 8}).encode())
-    (request,) = requests_of(completion, "c", defaults)
-    assert request.prompt_ids == tuple(tiny_t5_tokenizer().encode("summarize: abc"))
-    expected = ids_of(list(t5.stream(Request("r", prompt="summarize: abc", max_tokens=8))))
-    assert ids_of(list(t5.stream(request))) == expected
-    with pytest.raises(ApiError, match="tiny-t5 reads one text and holds no conversation: give it a prompt"):
-        requests_of(chat(), "c", defaults)
 
 
 class OneCall:

@@ -134,12 +134,6 @@ def test_a_call_that_is_cut_is_incomplete() -> None:
     assert read[-1].type == "response.incomplete"
 
 
-def test_allowed_tools_are_those_of_the_chat() -> None:
-    chosen = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
-    allowed = body("hi", tools=[WEATHER], tool_choice=chosen).chat().tool_choice.allowed_tools
-    assert (allowed.mode, [tool.function.name for tool in allowed.tools]) == ("required", ["weather"])
-
-
 def test_the_server_answers_the_package(served: Served) -> None:
     client = served.openai()
     model = client.models.list().data[0].id

@@ -145,18 +145,6 @@ def test_a_call_that_is_cut_has_the_arguments_so_far() -> None:
     assert whole["finish_reason"] == sent[-1]["finish_reason"] == "length"
 
 
-def test_what_begins_as_a_call_and_is_none_is_text() -> None:
-    begun = Call("abcdefgh1", "weather", '{"a": x')
-    text = f'<tool_call>{{"name": "weather", "arguments": {begun.arguments}</tool_call>'
-    _, whole = answered([
-        Admitted("r", 1, 0, 0.0, 0.0), round_of(parts=(begun,)), round_of(text),
-        Finished("r", FinishReason.EOS, "!", "", 0.0),
-    ])  # fmt: skip
-    assert whole["message"]["content"] == text + "!"
-    assert "tool_calls" not in whole["message"]
-    assert whole["finish_reason"] == "stop"
-
-
 def test_allowed_tools_are_the_ones_that_may_be_called() -> None:
     allowed = {"mode": "required", "tools": [CHOSEN]}
     request, reading = request_of(body(tool_choice={"type": "allowed_tools", "allowed_tools": allowed}))

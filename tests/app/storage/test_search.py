@@ -1,7 +1,5 @@
 """Search finds words where they stand, whatever signs they are typed with, and never after they are gone."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,8 +7,7 @@ from hypothesis import strategies as st
 from specchat.app.storage.attachments import FILE, Attachment
 from specchat.app.storage.search_index import ATTACHED, BEGIN, END
 from specchat.app.storage.store import Store
-from specchat.engine import message_parts
-from tests.app.storage.helpers import Clock, add_turn
+from tests.app.storage.helpers import add_turn
 
 
 def found(store: Store, text: str) -> list[tuple[str, str, str]]:
@@ -72,20 +69,6 @@ def test_what_changes_is_found_as_it_is_now(store: Store, chat: int) -> None:
     assert not found(store, "never")
     assert store.add_message(chat, "user", "another one with the same id") == waiting
     assert len(found(store, "another")) == 1
-
-
-def test_a_reply_is_found_when_it_has_ended_and_a_killed_one_later(path: Path) -> None:
-    clock = Clock()
-    with Store(path, clock) as store:
-        chat = store.create_chat("").id
-        reply = store.add_message(chat, "assistant", "")
-        store.append_rounds(reply, message_parts("half a word"), [])
-        assert not found(store, "half")
-        clock.now += 7200
-        assert found(store, "half")
-        store.append_rounds(reply, message_parts(" and more"), [])
-        store.finish_message(reply, "eos")
-        assert len(found(store, "half more")) == 1
 
 
 def test_a_file_is_found_by_its_name_and_by_what_stands_in_it(store: Store) -> None:

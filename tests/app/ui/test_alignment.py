@@ -71,10 +71,11 @@ def test_a_token_that_only_b_has(snap_compare: Callable[..., bool], opened: Open
     assert snap_compare(opened.stage.app, terminal_size=WIDE, run_before=run(opened.stage, before))
 
 
-async def test_what_cannot_be_compared_is_said(stage: Stage) -> None:
-    stage.attached = True
+@pytest.mark.parametrize(("attached", "why"), [(True, "not here but at the server"), (False, "no model is loaded")])
+async def test_what_cannot_be_compared_is_said(stage: Stage, attached: bool, why: str) -> None:
+    stage.attached = attached
     async with stage.started(WIDE, events=None) as pilot:
-        assert "not here but at the server" in await stage.send(pilot, "/drafts combined suffix")
+        assert why in await stage.send(pilot, "/drafts combined suffix")
         assert stage.app.screen is stage.app.chat_screen
 
 

@@ -1,7 +1,6 @@
 """Slash commands: each command, errors, completion by tab."""
 
 import json
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from textual.pilot import Pilot
 
 from specchat.app.settings.settings import DRAFTERS
 from specchat.app.settings.settings_file import load_settings
-from specchat.app.ui.action_table import ACTIONS, SLASH_COMMANDS
+from specchat.app.ui.action_table import SLASH_COMMANDS
 from specchat.app.ui.screens.controls import ControlsScreen
 from specchat.app.ui.screens.help import HelpScreen
 from specchat.app.ui.widgets.prompt_frame import CommandHint
@@ -216,13 +215,6 @@ async def test_arrows_and_enter_choose_from_the_menu(stage: Stage) -> None:
         assert stage.said[-1] == "γ 0 · from the next round on"
         assert await stage.typed(pilot, "up") == "/gamma 0", "a prompt that was sent is recalled"
         assert await stage.typed(pilot, "up", "up") == "/controls"
-
-
-async def test_every_action_of_the_table_can_be_run(stage: Stage) -> None:
-    async with stage.started(WIDE):
-        for action in ACTIONS.values():
-            assert callable(attrgetter(action.run)(stage.app.actions)), action.name
-            assert stage.app.actions.available(action.name) in (True, False)
 
 
 LOOKS = {"hint_all": ("/", WIDE), "hint_values": ("/theme ", (80, 24))}

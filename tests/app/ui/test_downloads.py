@@ -1,4 +1,4 @@
-"""What the app asks before it downloads a model, and models that do not fit."""
+"""What the app asks before it downloads a model."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,23 +19,23 @@ from tests.app.views import NARROW
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
-    """A stage with nothing to download."""
-    monkeypatch.setattr(download_actions, "downloads", lambda _: {})
-    return Choosing(tmp_path)
-
-
 def to_download(config: EngineConfig) -> dict[str, int]:
     names = (config.target, *config.drafts)
     return {name: PRESETS[name].download_bytes(gpu=False) for name in names if name in PRESETS and "135m" not in name}
 
 
-async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = replace(stage.settings, target="qwen3.5-4b")
-    stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Choosing:
+    """A stage whose target has to be downloaded."""
     monkeypatch.setattr(download_actions, "downloads", to_download)
     monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+    stage = Choosing(tmp_path)
+    settings = replace(stage.settings, target="qwen3.5-4b")
+    stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
+    return stage
+
+
+async def test_a_start_asks_before_it_downloads(stage: Choosing) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         await stage.settle(pilot)
         assert isinstance(stage.app.screen, ChoiceScreen)
@@ -53,13 +53,7 @@ async def test_a_start_asks_before_it_downloads(stage: Choosing, monkeypatch: py
         assert len(engine.submitted) == 1
 
 
-async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(
-    stage: Choosing, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = replace(stage.settings, target="qwen3.5-4b")
-    stage.prepare = lambda: Session(NoSource(), settings, stage.store)  # type: ignore[method-assign]
-    monkeypatch.setattr(download_actions, "downloads", to_download)
-    monkeypatch.setattr(Machine, "now", lambda _: Machine(8 * GB, 90 * GB, 24e9))
+async def test_the_question_at_the_start_waits_while_a_prompt_is_typed(stage: Choosing) -> None:
     async with stage.app.run_test(size=NARROW) as pilot:
         for key in "12":
             stage.app.post_message(Key(key, key))

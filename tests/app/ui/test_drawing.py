@@ -1,6 +1,8 @@
-"""Partial updates of the screen equal full ones."""
+"""The event loop reserves a core while it works, and partial updates of the screen equal full ones."""
 
+import asyncio
 import random
+import threading
 
 import pytest
 from rich.style import Style
@@ -8,8 +10,29 @@ from textual._compositor import ChopsUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
+from specchat.app.ui.event_loop import BusySelector
 from specchat.app.ui.textual_internals import NarrowCompositor
+from specchat.engine import SpareCore
 from tests.app.views import NARROW, WIDE, Replay
+
+
+def test_a_loop_that_waits_leaves_all_cores_to_the_kernels() -> None:
+    limits: list[int] = []
+    seen: list[int] = []
+
+    async def main() -> None:
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+            seen.append(limits[-1])
+            thread = threading.Timer(0.01, lambda: seen.append(limits[-1]))
+            thread.start()
+            await asyncio.to_thread(thread.join)
+
+    core = SpareCore(limits.append, 4)
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(BusySelector(core))) as runner:
+        runner.run(main())
+    assert seen == [3, 0] * 3
+
 
 Cell = tuple[str, Style | None]
 

@@ -3,15 +3,12 @@
 from pathlib import Path
 
 from specchat.app.settings.settings_file import load_settings
-from specchat.app.ui.actions.views import BETTER_MODELS
 from specchat.app.ui.widgets.composer import Composer
 from specchat.app.ui.widgets.inspector import Inspector
 from specchat.app.ui.widgets.panel import Panel
 from specchat.app.ui.widgets.timeline import Timeline
 from tests.app.stage import Stage, lines_of
 from tests.app.views import NARROW, WIDE, screen_of
-
-TIP = BETTER_MODELS.format("^\\")
 
 
 def started_with(folder: Path, **settings: object) -> Stage:
@@ -60,10 +57,3 @@ async def test_letters_are_keys_of_the_details_and_text_elsewhere(tmp_path: Path
         assert not transcript.by_round
         assert not stage.engine.paused
         assert screen.query_one(Composer).text == "slt"
-
-
-async def test_the_way_to_better_models_is_told_once_ever(tmp_path: Path) -> None:
-    for told in ([TIP], []):
-        stage = started_with(tmp_path)
-        async with stage.started(WIDE, events=None):
-            assert stage.said == told

@@ -40,17 +40,6 @@ async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: 
         assert (right.drafter, right.gamma) == ("auto", None)
 
 
-async def test_the_next_turn_begins_when_both_lanes_have_answered(stage: SideStage) -> None:
-    async with stage.started(WIDE) as pilot:
-        await stage.send(pilot)
-        await stage.send(pilot, FOLLOW_UP)
-        await stage.give(pilot, 10, None)
-        assert len(stage.right.submitted) == 1
-        await stage.give(pilot, None, None)
-        assert [len(lane.submitted) for lane in stage.lanes] == [2, 2]
-        assert [m.role for m in stage.left.submitted[1].messages] == ["user", "assistant", "user"]
-
-
 async def test_summary_and_one_chat_with_both_replies_in_the_store(stage: SideStage) -> None:
     async with stage.started(WIDE) as pilot:
         assert "A lane's clock runs" in summary(stage)

@@ -27,16 +27,6 @@ async def test_a_refused_request_is_said_in_place(stage: Stage) -> None:
         assert [m.content for m in stage.engine.submitted[0].messages] == ["shorter"]
 
 
-async def test_a_failed_reply_keeps_its_text(stage: Stage) -> None:
-    async with stage.started(WIDE, events=20) as pilot:
-        stage.engine.fail("out of memory")
-        await stage.settle(pilot)
-        assert any("✗ out of memory" in line for line in lines_of(stage))
-        stored = stage.store.messages(stage.store.chats()[0].id)[1]
-        assert stored.content
-        assert stored.finish_reason == "error"
-
-
 async def test_prompts_that_wait_when_the_engine_dies_get_its_last_sentence(stage: Stage) -> None:
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot, "one")
@@ -73,6 +63,9 @@ async def test_a_prompt_that_the_engine_refuses_returns_to_the_composer(stage: S
         stage.engine.fail("out of memory")
         await stage.settle(pilot)
         assert stage.composer.text == "", "a reply with text has been begun"
+        assert any("✗ out of memory" in line for line in lines_of(stage))
+        failed = stage.store.messages(1)[3]
+        assert (bool(failed.content), failed.finish_reason) == (True, "error")
 
 
 async def test_a_store_that_fails_does_not_stop_the_chat(stage: Stage) -> None:

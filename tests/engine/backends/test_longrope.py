@@ -20,15 +20,8 @@ def phi3() -> Phi3ForCausalLM:
     """Short and long factors that differ a lot."""
     torch.manual_seed(0)
     config = Phi3Config(
-        vocab_size=260,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=256,
-        original_max_position_embeddings=ORIGINAL,
-        pad_token_id=0,
+        vocab_size=260, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, original_max_position_embeddings=ORIGINAL, pad_token_id=0,
         rope_parameters={
             "rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.0, 1.0, 1.0],
             "long_factor": [1.0, 2.0, 6.0, 20.0], "original_max_position_embeddings": ORIGINAL,

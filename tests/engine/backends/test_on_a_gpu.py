@@ -74,7 +74,8 @@ def test_published_heads_give_it_too(kind: str, sampling: str, tmp_path: Path, m
 
 @pytest.mark.daily(1)
 @pytest.mark.parametrize(
-    ("kind", "sampling"), [*product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))]
+    ("kind", "sampling"),
+    [("speculators dspark", "sampled"), *product(("dspark",), SAMPLINGS), *product(BLOCKS, ("greedy", "filtered"))],
 )
 def test_so_do_block_drafters(kind: str, sampling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_block(tmp_path / "drafter", kind)
@@ -104,7 +105,7 @@ def test_trees_of_a_model_that_drafts_for_itself_are_all_accepted(kind: str, mon
         assert record.p == pytest.approx(record.q, rel=1e-3)
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [ask(text, name=text, drafter=drafter, gamma=3, max_tokens=16) for text in ("abababab", "cdcd")]
@@ -115,7 +116,7 @@ def test_so_does_one_that_cannot_capture(drafter: str, monkeypatch: pytest.Monke
         assert replies(requests, drafter, gpu, gives_up=True) == expected
 
 
-@pytest.mark.daily(3)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("gamma", [None, 3])
 def test_so_do_exact_mode_and_adaptive_gamma(drafter: str, gamma: int | None, monkeypatch: pytest.MonkeyPatch) -> None:

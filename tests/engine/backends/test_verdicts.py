@@ -149,7 +149,7 @@ def packed(rows: Sequence[SequenceState], logits: Tensor, drafts: Sequence[Draft
     return outcomes_of([RowOrder(row, 3) for row in rows], drafts, memory, acceptance(64))
 
 
-@pytest.mark.daily(8)
+@pytest.mark.daily(6)
 @pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("size", [64, 1037])
 @pytest.mark.parametrize("certain", [True, False], ids=["certain", "drawn"])

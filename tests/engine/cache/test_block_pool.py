@@ -57,33 +57,6 @@ def test_a_text_is_known_to_the_exact_token_and_shared_until_it_differs() -> Non
     assert pool.known([*longer, 7]) == 140
 
 
-def test_a_block_with_the_beginning_of_a_longer_text_does_not_replace_its_block() -> None:
-    """Even if more caches know it: what follows in it is of another text."""
-    pool, target, drafter = managed(20)
-    text = list(range(60))
-    read(pool, target, 0, text)
-    pool.commit(0, text, final=True)
-    pool.clear(0)
-    beginning, other = text[:20], [*text[:20], *range(900, 930)]
-    assert read(pool, target, 1, beginning) == 20
-    drafter.read(1, beginning, 0)
-    drafter.mark(1, 0, 20)
-    pool.commit(1, beginning, final=True)
-    assert pool.reserve(1, len(other))
-    target.read(1, other, 20)
-    target.mark(1, 20, len(other))
-    pool.clear(1)
-    assert read(pool, target, 2, text) == 60
-
-
-def test_running_rows_share_whole_blocks_of_what_has_been_read() -> None:
-    pool, target, _ = managed(20)
-    text = list(range(80))
-    read(pool, target, 0, text)
-    pool.commit(0, text[:70], final=False)
-    assert pool.known(text) == 2 * BLOCK
-
-
 def test_the_texts_that_were_used_last_stay_and_running_ones_are_never_evicted() -> None:
     pool, target, _ = managed(10)
     texts = [[100 * i + j for j in range(2 * BLOCK)] for i in range(4)]

@@ -35,12 +35,10 @@ class TextAndSteps(Drafter):
         return self._about
 
 
-def planner_of(
-    drafter: Drafter, experiences: Experiences | None = None, rounds: int = 1
-) -> tuple[Planner, SequenceState]:
+def planner_of(drafter: Drafter, experiences: Experiences | None = None) -> tuple[Planner, SequenceState]:
     """A planner that knows the costs of passes, and a row with adaptive γ."""
     target: Any = SimpleNamespace(limit=lambda _: 100, width=lambda width: width, cache=SimpleNamespace(states=None))
-    target.capabilities, target.vocabulary = Capabilities(rounds=rounds), 50
+    target.capabilities, target.vocabulary = Capabilities(rounds=1), 50
     planner = Planner({drafter.name: drafter, NO_DRAFTER: NoDrafter()}, target, lambda *_: None, experiences)
     row = row_of([1, 2], request=Request("r", prompt_ids=(1, 2), drafter=drafter.name), cached=1)
     planner.admit(row)

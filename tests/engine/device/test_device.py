@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
@@ -107,40 +106,6 @@ def test_memory_that_cannot_be_known_is_not_checked(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("specchat.engine.device.device.psutil", None)
     assert available_memory(CPU) is held_memory(CPU) is None
     require_memory(CPU, 10**15, "the model")
-
-
-MEASURE_HELD_MEMORY = """
-import mmap, sys, torch
-from specchat.engine.device.device import held_memory
-
-cpu = torch.device("cpu")
-held_memory(cpu)
-
-def held_by(memory, fill):
-    before = held_memory(cpu)
-    fill(memory)
-    print(held_memory(cpu) - before)
-
-own = mmap.mmap(-1, 64_000_000, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-held_by(own, lambda memory: memory.write(bytes(1) * 64_000_000))
-for name in sys.argv[1:]:
-    with open(name, "rb") as file:
-        held_by(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), lambda memory: memory.find(b"2"))
-"""
-
-
-@pytest.mark.skipif(not psutil.LINUX, reason="needs Linux's account of a process's memory")
-def test_memory_that_is_held_is_the_processes_own_and_that_of_mapped_weights(tmp_path: Path) -> None:
-    paths = [tmp_path / "model.safetensors", tmp_path / "libmodel.so"]
-    for path in paths:
-        path.write_bytes(b"1" * 32_000_000)
-    # a separate process: threads that earlier tests left allocate and free while this one would measure
-    program = [sys.executable, "-c", MEASURE_HELD_MEMORY, *map(str, paths)]
-    report = subprocess.run(program, capture_output=True, text=True, check=True)
-    own, weights, library = map(int, report.stdout.split())
-    assert own == pytest.approx(64_000_000, rel=0.05)
-    assert weights == pytest.approx(32_000_000, rel=0.05)
-    assert library == pytest.approx(0, abs=1_000_000)
 
 
 PROGRAM = """

@@ -48,15 +48,6 @@ def test_the_match_is_the_longest_suffix_and_all_its_places_are_found(store: lis
     assert behind == sorted(tuple(store[number][end : end + 4]) for number, end in places)
 
 
-def test_contexts_that_begin_alike_are_told_apart_by_all_their_tokens() -> None:
-    tail = [7] * (DEPTH - 1)
-    array = SuffixArray([[1, *tail, 50], [2, *tail, 60]])
-    for first, behind in ((1, 50), (2, 60)):
-        length, found = array.longest_match([9, first, *tail])
-        assert length == DEPTH
-        assert [array.following(place, 1) for place in array.latest(found, 9)] == [(behind,)]
-
-
 @given(st.lists(st.tuples(texts, st.sets(st.integers(0, 12))), max_size=4), tokens)
 def test_texts_one_by_one_draft_as_together(steps: list[tuple[list[list[int]], set[int]]], text: list[int]) -> None:
     store, left, keys = Datastore(), dict[int, list[int]](), count()

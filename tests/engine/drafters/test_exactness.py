@@ -34,7 +34,6 @@ from tests.engine.tiny import (
     assert_the_same_in_a_batch,
     ids_of,
     rounds_of,
-    run_together,
     tiny_head,
     tiny_model,
     tiny_tables,
@@ -172,7 +171,7 @@ def setup(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     made.engine.close()
 
 
-@pytest.mark.daily(10)
+@pytest.mark.daily(8)
 @pytest.mark.parametrize(
     ("gamma", "sampling"),
     [
@@ -189,7 +188,7 @@ def test_greedy_replies_are_the_targets_own(setup: Setup, gamma: int | None, sam
             assert ids_of(setup.engine.stream(setup.ask(number, drafter, gamma, sampling))) == plain
 
 
-@pytest.mark.daily(5)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("gamma", [pytest.param(None, marks=pytest.mark.slow), 4])
 def test_sampled_replies_to_a_seed_are_the_targets_own(setup: Setup, gamma: int | None) -> None:
     """Each position's number draws its token, whatever is drafted."""
@@ -219,21 +218,7 @@ def test_trees_that_cannot_grow_cost_the_drafts(
     assert rounds_of(events)[-1].drafter == "none"
 
 
-@pytest.mark.parametrize("network", ["head", "block"])
-def test_rows_of_a_batch_draft_from_their_texts_and_by_a_network_in_one_round(network: str, tmp_path: Path) -> None:
-    made = packed(tmp_path, "head") if network == "head" else packed_block(tmp_path, "lfm2")
-    with closing(made.engine):
-        requests = [made.ask(number, "combined", 4, Sampling()) for number in range(4)]
-        events = run_together(made.engine, requests)
-        plain = [ids_of(made.engine.stream(made.ask(number, "none", None, Sampling()))) for number in range(4)]
-    assert [*map(ids_of, events)] == plain
-    drafted: dict[float, set[str]] = {}
-    for record in rounds_of(event for each in events for event in each):
-        drafted.setdefault(record.at, set()).update(each.name for each in record.proposers)
-    assert {network, "suffix"} in drafted.values()
-
-
-@pytest.mark.daily(4)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize(
     "drawn",
     [False, pytest.param(True, marks=pytest.mark.slow)],
@@ -279,7 +264,7 @@ def test_rounds_tell_of_every_token_that_was_tested(setup: Setup, sampling: Samp
                 assert (each.u[place] * each.q[place] < each.p[place]) is (place < each.accepted)
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(3)
 @pytest.mark.parametrize("count", [150, pytest.param(600, marks=pytest.mark.slow)])
 def test_sampled_replies_have_the_targets_distribution(setup: Setup, count: int) -> None:
     for drafter in setup.drafters:

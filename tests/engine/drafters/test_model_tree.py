@@ -1,5 +1,9 @@
-"""Trees of a draft model: a cache as if the text had been fed, and only tokens that the model knows."""
+"""Trees of a draft model: after any text, of tokens that the model knows, and in calls of one round or of several."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -13,10 +17,12 @@ from specchat.engine.decoding.draft import Budget, RowOrder
 from specchat.engine.decoding.tree_growth import EXPECTED
 from specchat.engine.drafters.draft_model import DraftCache, Member, ModelDrafter
 from specchat.engine.drafters.model_steps import ModelSteps
+from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.sampling.penalties import Penalties
-from tests.engine.drafters.models import packed_family, related
+from tests.engine.drafters.models import pack, packed_family, related
+from tests.engine.families import write_family
 from tests.engine.rows import row_of
-from tests.engine.tiny import VOCABULARY, ask, ids_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import VOCABULARY, ask, ids_of, rounds_of, run_together, tiny_engine, tiny_head, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -75,3 +81,41 @@ def test_tokens_that_the_draft_model_does_not_know_are_never_drawn(kind: str, tm
         assert not draft.q[0, known:].any()
         torch.testing.assert_close(draft.q[0].sum(), torch.tensor(1.0))
         drafter.release(row)
+
+
+PENALISED = Sampling(repetition_penalty=1.3, presence_penalty=0.5, frequency_penalty=0.2, logit_bias=((7, 3.0),))
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> PackedModel:
+    folder = tmp_path_factory.mktemp("model")
+    return pack(write_family("llama", folder / "llama", initializer_range=0.4), folder)  # sure of some tokens
+
+
+@contextmanager
+def engine_of(model: PackedModel, rounds: int) -> Iterator[Engine]:
+    """An engine whose target may run `rounds` rounds in a call."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PackedBackend, "capabilities", replace(PackedBackend.capabilities, rounds=rounds))
+        with tiny_engine(model, model, slots=3, chunk=8, seed=3) as engine:  # type: ignore[arg-type]
+            yield engine
+
+
+@pytest.mark.daily(2)
+@pytest.mark.usefixtures("kernels")
+@pytest.mark.parametrize(
+    "sampling", [Sampling(), Sampling(0.7, seed=1), Sampling(1.0), replace(PENALISED, temperature=0.9)]
+)
+def test_rounds_of_one_call_draft_what_they_would_one_by_one(sampling: Sampling, model: PackedModel) -> None:
+    """The target is the draft model; with a seed it accepts other branches than the likeliest."""
+    found = []
+    for rounds, batch in product((1, 4), (1, 3)):
+        asked = [
+            Request(f"{n}", prompt_ids=tuple(range(5 + n, 20)), drafter="model-tree", gamma=3 + n, max_tokens=60)
+            for n in range(3)
+        ]
+        with engine_of(model, rounds) as engine:
+            replies = run_together(engine, [replace(each, sampling=sampling) for each in asked], batch)
+        found.append([[(each.drafted, each.accepted, each.last) for each in rounds_of(events)] for events in replies])
+    assert found[0] == found[1] == found[2] == found[3]
+    assert sum(accepted for events in found[0] for _, accepted, _ in events) > 30

@@ -105,16 +105,6 @@ def test_every_end_token_ends_a_reply(source: Path, tmp_path: Path) -> None:
     assert converted(file, tmp_path).eos_ids == {0, 2, 7}
 
 
-def test_progress_rises_and_nothing_is_printed(gguf: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    fractions: list[Any] = []
-    convert_gguf(gguf, tmp_path, lambda _stage, _text, fraction: fractions.append(fraction))
-    assert fractions == sorted(fractions)
-    assert fractions[0] == 0.0
-    assert fractions[-1] == 1.0
-    assert len(fractions) > 20
-    assert capfd.readouterr() == ("", "")
-
-
 @pytest.mark.model
 def test_the_default_model_is_what_the_wheel_holds(default_model: Path) -> None:
     from transformers import AutoTokenizer
@@ -156,10 +146,7 @@ def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
         ),
         (lambda content: content[:24] + b"\xff" * 8 + content[32:], "damaged or cut short inside its header"),
         (lambda content: content[:4] + struct.pack("<I", 9) + content[8:], "has GGUF version 9"),
-        (
-            replaced(b"llama", b"lemma"),
-            "architecture lemma, which cannot be read .*--attach",
-        ),
+        (replaced(b"llama", b"lemma"), "architecture lemma, which cannot be read .*--attach"),
         (replaced(b"blk.1.attn_k.w", b"blk.1.attn_j.w"), r"lacks weights \(model.layers.1.self_attn.k_proj.weight\)"),
     ],
 )

@@ -80,13 +80,6 @@ def test_without_the_kernels_only_the_default_can_run(tmp_path: Path) -> None:
     assert recommended(models, machine) == "smollm2-135m"
 
 
-def test_this_machine_is_measured(tmp_path: Path) -> None:
-    machine = Machine.now(tmp_path / "none" / "yet")
-    assert machine.disk > 0
-    assert machine.memory > 0
-    assert 1e8 < machine.bandwidth < 1e13
-
-
 def test_a_gpu_without_free_memory_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError

@@ -1,7 +1,8 @@
-"""The model store: complete models only, one builder at a time, nothing left lying about."""
+"""The model store: its folder, complete models only, one builder at a time, nothing left lying about."""
 
 import errno
 import os
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat.engine import models_folder
 from specchat.engine.errors import EngineError
 from specchat.engine.models.store import ModelStore
 from tests.failing import fails
@@ -95,3 +97,9 @@ def test_a_full_disk_at_the_last_step_is_one_sentence(tmp_path: Path, monkeypatc
     with pytest.raises(EngineError, match=r"the disk of .* is full"):
         build(ModelStore(tmp_path), "one")
     assert ModelStore(tmp_path).find("one") is None
+
+
+def test_models_have_a_folder_where_platformdirs_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SPECCHAT_HOME", raising=False)
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    assert models_folder() == Path.home() / ".cache" / "specchat" / "models"

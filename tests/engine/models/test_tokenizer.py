@@ -117,7 +117,7 @@ def test_what_differs_is_named(draft: Any, end: int, sentence: str) -> None:
         check_vocabularies(vocabulary(0, 100), draft, {2}, {end})
 
 
-@pytest.mark.parametrize(("target_size", "draft_size"), [(151_936, 152_064), (152_064, 151_936)])
+@pytest.mark.parametrize(("target_size", "draft_size"), [(300, 320), (320, 300)])
 def test_padded_widths_of_one_family_draft_for_each_other(target_size: int, draft_size: int) -> None:
     """Tokens beyond the target's are never drafted, tokens that the draft lacks have probability 0 (Qwen2.5)."""
     target, draft = (tiny_model(seed=seed, width=size) for seed, size in ((0, target_size), (9, draft_size)))

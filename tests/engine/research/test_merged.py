@@ -1,15 +1,15 @@
-"""Several draft models in one prefix tree: what each drafted, and fewer tokens than their chains as a batch."""
+"""Several draft models in one prefix tree, and a draft model that the text drafts for: who drafted what."""
 
 from itertools import chain
 
 import pytest
 
-from specchat.engine import MAX_GAMMA
+from specchat.engine import MAX_GAMMA, Round, Sampling
 from specchat.engine.drafters.build_context import MOST_MODELS
 from specchat.engine.models.load import LoadedModel
 from specchat.engine.research.merged import PrefixTree, shares
 from tests.engine.drafters.models import related
-from tests.engine.tiny import ask, rounds_of, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_model
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -60,3 +60,20 @@ def test_no_draft_takes_more_than_a_pass_has_room_for() -> None:
         together = [shares(positions, models) for positions in range(1, 9)]
         assert sum(map(max, zip(*together, strict=True))) <= MAX_GAMMA
         assert all(each[0] == positions for positions, each in enumerate(together, 1))
+
+
+TEXTS = ("abcabcabcabc", "hello", "0123456789" * 6, "x")
+
+
+def test_its_greedy_draft_is_the_draft_models_own() -> None:
+    sampling = Sampling(repetition_penalty=1.1, logit_bias=((101, 3.0),))
+    with tiny_engine(tiny_model(sharpness=25.0), draft=related()) as engine:
+        for text in TEXTS[:3]:
+            plain = ids_of(engine.stream(ask(text, drafter="none", max_tokens=30, sampling=sampling)))
+            by_drafter = []
+            for drafter in ("model", "hierarchical"):
+                request = ask(text, drafter=drafter, gamma=5, max_tokens=30, sampling=sampling)
+                events = list(engine.stream(request))
+                assert ids_of(events) == plain
+                by_drafter.append([(e.drafted, e.accepted) for e in events if isinstance(e, Round)])
+            assert by_drafter[0] == by_drafter[1]

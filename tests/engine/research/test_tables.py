@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specchat.engine import EngineConfig, EngineError, Request, Sampling
 from specchat.engine.progress import ignore_progress
-from specchat.engine.research.tables import CARD, MOST, TABLES, BigramNetwork, Counts, UnigramNetwork
+from specchat.engine.research.tables import CARD, TABLES, BigramNetwork, Counts, UnigramNetwork
 from specchat.engine.tools.distill import DistillOptions, distill
 from specchat.engine.tools.distill.tables import TokenCounter
 from specchat.engine.worker.assembly import Assembly, assemble
@@ -62,15 +62,6 @@ def behind(network: BigramNetwork | UnigramNetwork, token: int) -> Tensor:
     return network.forward(torch.tensor([[7, token]]), [0], [0])[0, 0].softmax(-1)
 
 
-def test_tokens_and_pairs_of_all_pieces_are_counted() -> None:
-    counts = counted([1, 2, 1, 3], [1, 3, 0])
-    assert counts.single.tolist() == [1, 3, 1, 2, 0, 0, 0, 0]
-    assert counts.tokens == 7
-    assert counts.starts.tolist() == [0, 0, 2, 3, 4, 4, 4, 4, 4]
-    assert list(zip(counts.following.tolist(), counts.times.tolist(), strict=True)) == [(3, 2), (2, 1), (1, 1), (0, 1)]
-    counts.check()
-
-
 def test_a_table_says_how_often_each_token_followed() -> None:
     bigram = BigramNetwork(counted([1, 2, 1, 3], [1, 3, 0]), 10, CPU)
     assert behind(bigram, 1).tolist() == pytest.approx([0, 0, 1 / 3, 2 / 3, 0, 0, 0, 0, 0, 0])
@@ -80,16 +71,6 @@ def test_a_table_says_how_often_each_token_followed() -> None:
         assert behind(bigram, unseen).tolist() == pytest.approx([1 / 7, 3 / 7, 1 / 7, 2 / 7, 0, 0, 0, 0, 0, 0])
     unigram = UnigramNetwork(counted([1, 2, 1, 3], [1, 3, 0]), 10, CPU)
     assert all(torch.equal(behind(unigram, token), behind(bigram, 9)) for token in range(8))
-
-
-def test_the_likeliest_on_the_host_is_the_likeliest_of_the_network() -> None:
-    """A row drafts the same whatever rides along; ties included."""
-    tokens = np.random.default_rng(0).integers(0, 60, 4000)
-    counts = counted(tokens.tolist(), vocabulary=64)
-    for network in (BigramNetwork(counts, 64, CPU), UnigramNetwork(counts, 64, CPU)):
-        whole = network.forward(torch.arange(64)[:, None], [0] * 64, [0] * 64)[:, 0]
-        assert whole.argmax(-1).tolist() == network.likeliest
-    assert int(counts.starts.diff().max()) == MOST
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def by_transformers(logits: torch.Tensor, settings: Sampling) -> torch.Tensor:
     return chain(torch.zeros(logits.shape[0], 1, dtype=torch.long), logits.float()).softmax(-1)
 
 
+@pytest.mark.daily(31)
 @pytest.mark.parametrize("spread", [4.0, 1.0, 0.01], ids=["peaked", "wide", "flat"])
 @pytest.mark.parametrize("vocabulary", [50, 5000, 16_411], ids=["small", "beyond the head", "large and odd"])
 @pytest.mark.parametrize("settings", [*SETTINGS, Sampling(temperature=1.0, top_k=3000, top_p=0.99)], ids=str)

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specchat.engine import WINDOW_S, Admitted, Fate, Metrics, Proposer, Round, Step, Totals
@@ -97,6 +97,7 @@ def test_the_window_forgets_what_is_older() -> None:
     assert len(metrics._recent) <= WINDOW_S / 0.01 + 1
 
 
+@settings(max_examples=30)
 @given(st.lists(rounds(), max_size=20))
 def test_counts_agree_with_the_fates_on_screen(many: list[Round]) -> None:
     metrics = figures(*many)

@@ -102,17 +102,6 @@ def test_a_sampled_reply_goes_on_with_its_seed() -> None:
     assert ids_of(first) == ids_of(second)
 
 
-def test_a_waiting_request_is_adjusted_too() -> None:
-    with tiny_engine(slots=1) as engine:
-        first, second = Outbox(), Outbox()
-        engine.submit(ask("a", "first", max_tokens=60), first)
-        engine.submit(ask("b", "second", max_tokens=20, gamma=4), second)
-        engine.adjust("second", "none", 0)
-        ended(first)
-        rounds = rounds_of(ended(second))
-    assert {(r.drafter, r.gamma) for r in rounds} == {("none", 0)}
-
-
 def test_what_cannot_be_is_refused_in_a_sentence() -> None:
     with tiny_engine() as engine:
         with pytest.raises(EngineError, match="gamma is 99: it must be from 0"):

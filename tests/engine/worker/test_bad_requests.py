@@ -104,20 +104,3 @@ def test_a_token_that_the_vocabulary_has_and_the_model_lacks_is_refused() -> Non
         with pytest.raises(EngineError, match=sentence):
             engine.prompt_ids(Request("bad", prompt="a <|extra|> b"))
         assert ids_of(engine.stream(ask("fine", max_tokens=2)))
-
-
-def test_what_a_tokenizer_raises_ends_the_request_alone() -> None:
-    target = tiny_model()
-    with tiny_engine(target) as engine:
-        encode = target.tokenizer.encode
-
-        def raising(text: str, **options: object) -> object:
-            if "bad" in text:
-                raise TypeError("not that")
-            return encode(text, **options)
-
-        target.tokenizer.encode = raising  # type: ignore[method-assign]
-        results = run_together(engine, [ask("good", "good", max_tokens=20), ask("bad", "bad")])
-        assert results[0][-1].reason is FinishReason.LENGTH
-        assert results[1][-1].reason is FinishReason.ERROR
-        assert "not that" in results[1][-1].message

@@ -88,7 +88,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 
 def ask(name: str, constraint: Constraint | None, drafter: str = "suffix", **options: Any) -> Request:
-    options = {"max_tokens": 60} | options
+    options = {"max_tokens": 40} | options
     return Request(name, prompt_ids=(104, 105, 33) * 3, drafter=drafter, constraint=constraint, **options)
 
 

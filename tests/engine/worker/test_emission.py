@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 
 from specchat.engine import Engine, Finished, FinishReason, Round
-from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.worker.records import Commit, Emission
-from specchat.engine.worker.rounds import PlainPasses
-from tests.engine.tiny import ask, ids_of, rounds_of, run_together, text_of, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_model
 
 PATIENCE = 60
 
@@ -69,21 +67,6 @@ def test_an_error_in_one_record_ends_its_row_alone(engine: Engine, monkeypatch: 
     assert [event.number for event in rounds_of(bad)] == [0, 1, 2], "and none after it"
     assert (bad[-1].reason, "ValueError: no such token" in bad[-1].message) == (FinishReason.ERROR, True)
     assert ids_of(engine.stream(requests[1])) == alone[1]
-
-
-def test_a_stop_string_ends_the_reply_before_another_round(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = text_of(list(engine.stream(ask("hello", max_tokens=60, gamma=3, drafter="model"))))
-    stop, passes = whole[8:11], []
-    monkeypatch.setattr(PlainPasses, "due", lambda _self, _rows: False)
-    with around(TransformersBackend, "score", passes.append, monkeypatch):
-        events = list(
-            engine.stream(
-                ask("hello", "again", max_tokens=60, gamma=3, drafter="model", stop=(stop, "never to be found"))
-            )
-        )
-    assert text_of(events) == whole[: whole.index(stop)]
-    assert events[-1].reason is FinishReason.STOP  # type: ignore[union-attr]
-    assert rounds_of(events)[-1].number + 1 == len(rounds_of(events)) == len(passes)
 
 
 def test_a_cancelled_reply_has_all_records_of_its_tokens(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,6 @@ from specchat.engine import (
     Message,
     Request,
     Round,
-    Sampling,
 )
 from specchat.engine.research.tables import LoadedTables
 from tests.engine.pretend_cuda import parts_to_gpu, pretended_gpu
@@ -78,21 +77,6 @@ def test_greedy_replies_are_those_of_transformers(engine: Engine, generated: dic
         assert ids_of(events) == generated[request.prompt or ""], request.request_id
         accepted[request.drafter] += sum(event.accepted for event in rounds_of(events))
     assert all(accepted[name] for name in ("model", "model-tree", "hierarchical", "suffix"))
-
-
-@pytest.mark.parametrize("drafter", ["model", "model-tree", "hierarchical"])
-def test_one_that_drafts_for_itself_has_read_the_same_source(gated: bool, drafter: str) -> None:
-    target = tiny_t5(gated=gated)
-    with tiny_engine(target, draft=target, slots=3) as engine:
-        for sampling in (Sampling(), Sampling(temperature=1)):
-            requests = [
-                Request(source, prompt=source, drafter=drafter, gamma=2, max_tokens=12, sampling=sampling)
-                for source in SOURCES
-            ]
-            for events in run_together(engine, requests):  # the fourth comes into a slot that has had another
-                rounds = rounds_of(events)
-                assert all(each.accepted == each.tested for each in rounds)
-                assert any(each.accepted == 2 for each in rounds)
 
 
 def test_a_reply_goes_on_behind_given_tokens(engine: Engine, generated: dict[str, list[int]]) -> None:

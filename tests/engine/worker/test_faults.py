@@ -10,7 +10,6 @@ from specchat.engine import (
     Outbox,
     Request,
 )
-from specchat.engine.sequence.detokenizer import Detokenizer
 from tests.engine.tiny import ask, ended, ids_of, last_words, run_together, said_while_loading, tiny_engine, tiny_model
 
 
@@ -28,25 +27,6 @@ def test_logits_that_are_no_numbers_fail_their_request_and_nobody_elses() -> Non
         # The slot the NaN was in is clean again.
         everyone = run_together(engine, [Request(f"g{i}", prompt_ids=(97, 98, 99), max_tokens=20) for i in range(4)])
         assert all(ids_of(events) == alone for events in everyone)
-
-
-def test_a_text_that_fails_at_the_end_of_a_reply_ends_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(text: Detokenizer, token: int) -> object:
-        seen.append(token)
-        if len(seen) == 5:
-            raise ValueError("no such byte")
-        return add(text, token)
-
-    seen: list[int] = []
-    add = Detokenizer.add
-    with tiny_engine() as engine:
-        monkeypatch.setattr(Detokenizer, "add", failing)
-        box = Outbox()
-        engine.submit(ask("hello", max_tokens=5, gamma=0), box)
-        assert ended(box)[-1].reason is FinishReason.ERROR
-        monkeypatch.undo()
-        list(engine.stream(ask("next", "next")))
-        assert not box.drain()
 
 
 def test_out_of_memory_costs_the_youngest_request_only() -> None:

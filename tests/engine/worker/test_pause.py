@@ -54,19 +54,6 @@ def test_a_step_is_one_round_and_the_reply_is_the_same(engine: Engine) -> None:
     assert ids_of(stepped) == whole
 
 
-def test_a_step_runs_a_round_of_the_whole_batch(engine: Engine) -> None:
-    boxes = paused(engine, *(ask("hello", name=name, max_tokens=20) for name in "ab"))
-    engine.step()  # one prompt is read before each round: the first comes alone
-    until_round(boxes[0])
-    for _ in range(3):
-        engine.step()
-        rows = [until_round(box)[-1] for box in boxes]
-        assert [row.rows for row in rows if isinstance(row, Round)] == [2, 2]
-    engine.resume()
-    for box in boxes:
-        assert isinstance(ended(box)[-1], Finished)
-
-
 def test_paused_time_is_not_time_of_the_reply(engine: Engine) -> None:
     (box,) = paused(engine, ask("hello", max_tokens=20, gamma=0))
     for _ in range(3):

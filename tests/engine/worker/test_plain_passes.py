@@ -1,9 +1,10 @@
-"""Plain passes that are timed between rounds with drafts: there are some, they are rare, and change nothing."""
+"""Plain passes between rounds with drafts are few and change nothing; a reply that need not repeat is said to."""
 
 import pytest
+import torch
 
 from specchat.engine import Round, Sampling
-from tests.engine.tiny import ask, ids_of, rounds_of, run_together, tiny_engine, tiny_model
+from tests.engine.tiny import ask, ids_of, notices_of, rounds_of, run_together, tiny_engine, tiny_model
 
 SAMPLED = Sampling(temperature=1.0, seed=3)
 
@@ -39,3 +40,23 @@ def test_a_plain_pass_changes_no_token(sampling: Sampling, monkeypatch: pytest.M
         assert (timed == 0) >= (name == "never")
         texts[name] = [ids_of(events) for events in together]
     assert texts["always"] == texts["rare"] == texts["never"]
+
+
+def told(dtype: torch.dtype, **options: object) -> list[str]:
+    target = tiny_model()
+    target.model.to(dtype)
+    with tiny_engine(target) as engine:
+        for number in range(2):
+            list(engine.stream(ask("abcabc", f"{number}", max_tokens=4, **options)))
+        return notices_of(engine.drain())
+
+
+def test_an_adaptive_gamma_in_bfloat16_is_told_of_once() -> None:
+    (text,) = told(torch.bfloat16)
+    assert text.startswith("in bfloat16 a greedy reply may differ from run to run")
+
+
+def test_what_repeats_is_not() -> None:
+    assert told(torch.float32) == []
+    assert told(torch.bfloat16, gamma=4) == []
+    assert told(torch.bfloat16, sampling=Sampling(temperature=1.0)) == []

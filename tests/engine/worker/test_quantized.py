@@ -26,7 +26,7 @@ def engine(default_model: Path) -> Iterator[Engine]:
 
 
 def texts(engine: Engine, drafter: str, batch: int, **about: object) -> list[str]:
-    asked = [ask(text, text, drafter=drafter, max_tokens=24, **about) for text in QUESTIONS]
+    asked = [ask(text, text, drafter=drafter, max_tokens=16, **about) for text in QUESTIONS]
     return [text_of(events) for events in run_together(engine, asked, batch)]
 
 

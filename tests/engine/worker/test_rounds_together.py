@@ -83,6 +83,7 @@ def choice(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def chosen(self: planner.Planner, rows: Sequence[SequenceState]) -> list[RowOrder]:
         made = orders(self, rows)
+        self._trial = False
         for i, row in enumerate(rows):
             if row.adaptive:
                 made[i] = RowOrder(row, (row.rounds >= 9) * min(row.room, 4), fixed_budget())
@@ -103,7 +104,7 @@ def decided(events: list[Any]) -> list[tuple[Any, ...]]:
     return [astuple(replace(each, **untimed)) for each in events if isinstance(each, Round)]
 
 
-@pytest.mark.daily(6)
+@pytest.mark.daily(5)
 @pytest.mark.parametrize("batch", [1, 4])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_records_are_as_one_by_one(one_by_one: Engine, together: Engine, ran: list[int], name: str, batch: int) -> None:

@@ -1,7 +1,7 @@
 """Texts share what was read of them: forks, edits, cancellations and a cache that is too small change no reply."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,13 +9,24 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Request, Round, Sampling
+from specchat.engine import Admitted, CacheUse, Finished, FinishReason, Outbox, Prefilled, Request, Round, Sampling
 from specchat.engine.cache.block_pool import BlockPool
+from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import Scheduler
 from specchat.engine.tools.runner import captured
 from tests.engine.drafters.models import packed_family
 from tests.engine.hybrids import hybrid
-from tests.engine.tiny import admitted, ended, ids_of, next_of, rounds_of, tiny_engine, tiny_head, tiny_model
+from tests.engine.tiny import (
+    admitted,
+    ended,
+    ids_of,
+    next_of,
+    rounds_of,
+    run_together,
+    tiny_engine,
+    tiny_head,
+    tiny_model,
+)
 
 Kind = Callable[[], dict[str, object]]
 
@@ -182,3 +193,37 @@ def test_the_cache_shows_whose_blocks_it_holds() -> None:
     assert (first.request_id, first.blocks, first.shared, first.running) == ("r0", 5, 3, False)
     assert [text.blocks for text in event.texts] == [5, 2, 2]
     assert event.blocks > 9
+
+
+def test_a_prompt_that_is_asked_several_times_at_once_is_read_once() -> None:
+    prompt = tuple(range(97, 117)) * 5
+    asked = [Request(f"r{n}", prompt_ids=prompt, max_tokens=12, sampling=Sampling(1.0, seed=n)) for n in range(4)]
+    with tiny_engine(chunk=16) as engine:
+        together = run_together(engine, asked)
+    chunks = [sum(isinstance(event, Prefilled) for event in events) for events in together]
+    assert sorted(chunks) == [1, 1, 1, 7]
+
+
+def test_a_request_that_is_refused_late_leaves_what_slots_hold_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    target, begin = tiny_model(), Detokenizer.begin
+
+    def reluctant(text: Detokenizer, tokens: Sequence[int]) -> list[str]:
+        if tokens:
+            raise ValueError("no such prefix")
+        return begin(text, tokens)
+
+    monkeypatch.setattr(Detokenizer, "begin", reluctant)
+    other, shared = tuple(range(40, 80)), tuple(range(97, 117))
+    follow_up = Request("follow", prompt_ids=(*other, 33), max_tokens=12, drafter="none")
+    with tiny_engine(target, slots=2) as engine:
+        alone = ids_of(engine.stream(follow_up))
+    with tiny_engine(target, slots=2) as engine:
+        for name, prompt in (("other", other), ("long", (*shared, *range(150, 200)))):
+            assert ids_of(engine.stream(Request(name, prompt_ids=prompt, max_tokens=2, drafter="none")))
+        refused = Request("refused", prompt_ids=(*shared, 5), reply_ids=(6,), drafter="none")
+        (end,) = engine.stream(refused)
+        assert isinstance(end, Finished)
+        assert "no such prefix" in end.message
+        events = list(engine.stream(follow_up))
+    assert any(isinstance(event, Admitted) and event.reused_tokens for event in events)
+    assert ids_of(events) == alone

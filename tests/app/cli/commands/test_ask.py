@@ -38,15 +38,6 @@ def test_json_is_one_object_whose_figures_agree(ask: Callable[..., Done]) -> Non
     assert [values[name] for name in ("drafter", "gamma", "device", "dtype")] == ["suffix", "auto", "cpu", "float32"]
 
 
-def test_the_models_own_sampling_is_the_default(tiny_model: Callable[..., Path]) -> None:
-    model = tiny_model()
-    file = model / "generation_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"do_sample": True, "temperature": 0.6, "top_k": 20}))
-    done = command("ask", "the", "--json", "--max-tokens", 2, "--top-k", 5, "--target", model, "--dtype", "float32")
-    used = json.loads(done.out)["sampling"]
-    assert (used["temperature"], used["top_k"], used["top_p"]) == (0.6, 5, 1.0)
-
-
 def test_a_download_is_sized(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("ask", "the", "--max-tokens", 2, "--target", "someone/tiny", "--dtype", "float32")
     with serving(Hub(someone__tiny=tiny_model())) as hub:

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from specchat.app.settings.settings import Settings
-from specchat.app.side_by_side.set_up import label, lanes, parse_set_up
 from specchat.engine import Event, Round
 from specchat.engine.tools import compare as runner
 from tests.app.cli.commands.command import Done, command
@@ -114,20 +112,3 @@ def test_a_server_is_a_lane_timed_by_its_own_stream(compare: Callable[..., Done]
     assert lane["alpha"] is lane["work"] is row["predicted"] is None
     assert row["left"]["set_up"] != "no drafts"
     assert "cannot be reached" in compare(PROMPT, "--attach", server.url).sentence
-
-
-def test_set_ups() -> None:
-    assert parse_set_up("none") == {"drafter": "none", "gamma": 0, "draft": ""}
-    assert parse_set_up(" ngram:gamma=6 ") == {"drafter": "ngram", "gamma": 6}
-    changed = {"drafter": "model", "gamma": None, "draft": "a/b", "target": "c"}
-    assert parse_set_up("model:gamma=auto,draft=a/b,target=c") == changed
-
-
-def test_lanes_default_to_no_drafts_and_the_best_drafter() -> None:
-    left, right = lanes(None, None, Settings(gamma=5))
-    assert (label(left), label(right)) == ("no drafts", "best drafter γ ≤ 5")
-    assert label(right, ("combined", "ngram", "none")) == "combined γ ≤ 5"
-    left, right = lanes(None, "model:draft=small,gamma=auto", Settings())
-    assert (left.draft, right.draft, label(right)) == ("", "small", "model γ auto")
-    assert label(lanes(None, None, Settings(temperature=0.7, seed=3))[1]) == "best drafter γ auto"
-    assert lanes("ngram:target=other", None, Settings())[0].target == "other"

@@ -55,30 +55,6 @@ def test_what_cannot_be_is_one_sentence(
         assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("distill --out x --prompts empty.txt", "empty.txt has no prompt"),
-        ("distill --out x --text y", "y holds no text that specchat distill wrote"),
-        ("distill --out x --from nowhere", "there is no folder nowhere to begin from"),
-        ("distill --out empty.txt/x", "distilling cannot write to empty.txt/x"),
-        ("distill --out x --kind bigram --text nowhere.txt", "nowhere.txt cannot be read"),
-        ("evaluate nowhere.json", "nowhere.json cannot be read"),
-        ("evaluate nowhere.json --against here", "nowhere.json cannot be read"),
-    ],
-)
-def test_files_are_checked_before_the_target(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, words: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty.txt").touch()
-    (tmp_path / "no-model").mkdir()
-    done = command(*arguments.split(), "--target", "no-model")
-    assert done.code == 2
-    assert words in done.err.splitlines()[-1]
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["empty.txt", "no-model"]
-
-
 @pytest.mark.slow
 def test_chats_are_learnt(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(distilling, "LEAST_TOKENS", 500)

@@ -52,17 +52,6 @@ def test_a_screenshot_is_the_end_of_the_trace(home: Path, capsys: pytest.Capture
     assert "#2e3440" in (home / "code.svg").read_text().lower()  # nord's ground
 
 
-def test_a_screenshot_has_the_colours_of_a_theme_of_the_user(home: Path) -> None:
-    own = settings_file().parent / "themes" / "moss.toml"
-    own.parent.mkdir(parents=True)
-    own.write_text('primary = "#7a9b57"\nbackground = "#10180c"\n')
-    assert run(["screenshot", CODE, "--out", "named.svg", "--theme", "moss"]) == 0
-    settings_file().write_text('theme = "moss"\n')
-    assert run(["screenshot", CODE, "--out", "kept.svg"]) == 0
-    for name in ("named.svg", "kept.svg"):
-        assert "#10180c" in (home / name).read_text().lower()
-
-
 @pytest.mark.parametrize(
     ("name", "told"), [("fern", "theme 'fern' is not known"), ("bark", "primary is missing"), ("soil", "[fates]")]
 )

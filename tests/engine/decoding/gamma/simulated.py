@@ -33,8 +33,8 @@ COLD = 60
 
 Pass = Callable[[int], float]
 """Seconds of a pass by its tokens."""
-Rate = Callable[[int, int], float]
-"""Chance of acceptance by the token's place in the reply and its bucket."""
+Rate = Callable[[int], float]
+"""Chance of acceptance by the token's place in the reply."""
 
 
 def pass_s(rows: int, drafted: int) -> float:
@@ -48,7 +48,7 @@ def head_step(rows: int) -> float:
 
 
 def always(rate: float) -> Rate:
-    return lambda _place, _bucket: rate
+    return lambda _place: rate
 
 
 def chain_tokens(rates: Sequence[float]) -> float:
@@ -157,9 +157,8 @@ def chains(
     replies: int = 1,
     reply: int = SHORT,
     buckets: Sequence[int] = (),
-    draft: Callable[[int], list[int]] | None = None,
 ) -> list[Played]:
-    """The rounds of replies of a drafter of chains, of the first bucket or of what `draft` gives for γ."""
+    """The rounds of replies of a drafter of chains, of the first bucket."""
     before = len(machine.played)
     for _ in range(replies):
         profile, about = DrafterProfile(buckets), RowProfile()
@@ -167,13 +166,10 @@ def chains(
         places = [0] * machine.rows
         while max(places) < reply:
             asked = machine.gamma.choose(models, [min(MAX_GAMMA, reply - place - 1) for place in places], machine.rows)
-            proposed = [draft(gamma) if draft else [*buckets[:1], 0][:1] * gamma for gamma in asked]
+            proposed = [[*buckets[:1], 0][:1] * gamma for gamma in asked]
             kept = machine.gamma.trim(models, proposed, machine.rows)
             tested = [each[:count] for each, count in zip(proposed, kept, strict=True)]
-            rates = [
-                [rate(place + i, bucket) for i, bucket in enumerate(each)]
-                for place, each in zip(places, tested, strict=True)
-            ]
+            rates = [[rate(place + i) for i in range(len(each))] for place, each in zip(places, tested, strict=True)]
             accepted = [machine.accepted(each) for each in rates]
             judged = [VerifiedDraft(*each) for each in zip(tested, accepted, strict=True)]
             machine.play(models, judged, max(asked), kept, sum(map(chain_tokens, rates)), places[0])

@@ -11,24 +11,10 @@ from specchat.engine.models.packed.quantize import quantize_network
 
 WORDS = 180
 DFLASH = BlockShape(
-    hidden=64,
-    intermediate=96,
-    heads=4,
-    key_heads=2,
-    head_size=16,
-    epsilon=1e-6,
-    frequencies=tuple((1000.0 ** (-torch.arange(0, 16, 2) / 16)).tolist()),
-    rotation_factor=1.0,
-    windows=(None, None),
-    causal=(False, False),
-    rows=5,
-    first=1,
-    mask=7,
-    taps=(1, 2, 3),
-    vocabulary=WORDS,
-    draft_vocabulary=WORDS,
-    bias=True,
-)
+    hidden=64, intermediate=96, heads=4, key_heads=2, head_size=16, epsilon=1e-6, rotation_factor=1.0,
+    frequencies=tuple((1000.0 ** (-torch.arange(0, 16, 2) / 16)).tolist()), windows=(None, None),
+    causal=(False, False), rows=5, first=1, mask=7, taps=(1, 2, 3), vocabulary=WORDS, draft_vocabulary=WORDS, bias=True,
+)  # fmt: skip
 SLIDING = replace(DFLASH, windows=(20, None, 9), causal=(True, False, False), bias=False, softcap=20.0, logit_scale=0.8)
 DSPARK = replace(DFLASH, first=0, bias=False, markov_rank=32, confidence=True, confidence_reads_markov=True)
 PARTIAL = replace(DSPARK, draft_vocabulary=100, confidence=False, confidence_reads_markov=False, embedding_scale=0.7)

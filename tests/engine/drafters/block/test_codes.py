@@ -9,7 +9,7 @@ import torch
 from specchat.engine import Engine, EngineConfig, Request, Sampling
 from specchat.engine.drafters.block.packed import short_copy
 from specchat.engine.drafters.block.reading import LoadedBlock, load_block
-from specchat.engine.kernels.packed_matrix import Format, QuantizedLinear, packed_bytes, unpack
+from specchat.engine.kernels.packed_matrix import Format, QuantizedLinear, unpack
 from specchat.engine.models.packed.load import PackedModel
 from specchat.engine.worker.assembly import Assembly, assemble_loaded
 from tests.engine import block_drafters
@@ -58,16 +58,6 @@ def test_logits_of_a_copy_are_off_by_its_rounding_at_most(target: PackedModel) -
 
 def assembled(target: PackedModel, block: LoadedBlock) -> Assembly:
     return assemble_loaded(EngineConfig("tiny", Path(), slots=1, context=64), target, block=block)
-
-
-def test_the_memory_of_a_copy_is_stated(
-    target: PackedModel, block: LoadedBlock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    without = assembled(target, block)
-    monkeypatch.setattr("specchat.engine.drafters.block.packed.LARGE", 0)
-    made, size = assembled(target, block), packed_bytes(Format.Q4, *target.output.shape)
-    assert (without.score_bytes, made.score_bytes) == (0, size)
-    assert made.cache_bytes - without.cache_bytes == size
 
 
 @pytest.fixture

@@ -65,13 +65,14 @@ def ask(name: str, prompt: Sequence[int], **options: object) -> Request:
 
 
 CASES = [
-    *(("llama", kind) for kind in ("dflash sliding", "dflash 2", "dspark", "speculators shifted")),
+    *(("llama", kind) for kind in ("dflash 2", "dflash sliding", "dspark")),
     ("qwen3_5_text", "few"),
+    ("llama", "speculators shifted"),
     ("lfm2", "few"),
 ]
 
 
-@pytest.mark.daily(4)
+@pytest.mark.daily(2)
 @pytest.mark.parametrize(("name", "kind"), CASES)
 def test_drafts_after_chunks_forks_and_reuse_are_the_published_ones(name: str, kind: str, tmp_path: Path) -> None:
     made = fewer_layers("dspark") if kind == "few" else KINDS[kind]()
@@ -100,7 +101,7 @@ def test_drafts_stay_right_where_texts_are_evicted_and_read_again(tmp_path: Path
         assert check_drafts(made, plain, request.prompt_ids or (), events)
 
 
-@pytest.mark.daily(2)
+@pytest.mark.daily(1)
 @pytest.mark.parametrize("kind", ["dspark", "dflash 2", "speculators dspark"])
 def test_q_is_what_each_token_was_drawn_from(kind: str, tmp_path: Path) -> None:
     """After the tokens before it in the draft; at a temperature, and filtered."""
@@ -119,25 +120,4 @@ def test_q_is_what_each_token_was_drawn_from(kind: str, tmp_path: Path) -> None:
                     assert q == pytest.approx(float(scores.softmax(-1)[known.index(token)]), rel=1e-2, abs=1e-4)
                     tested += 1
                 text += record.emitted
-    assert tested > 20
-
-
-@pytest.mark.parametrize("kind", ["dspark", "speculators dspark"])
-def test_drafts_have_the_bias_and_the_penalties_of_their_row(kind: str, tmp_path: Path) -> None:
-    made, plain = KINDS[kind](), llama()
-    known, text, tested = known_of(made), [*PROMPT], 0
-    sampling = Sampling(repetition_penalty=1.7, logit_bias=tuple((token, -9.0) for token in range(0, VOCABULARY, 2)))
-    with drafting(made, llama(), tmp_path) as engine:
-        records = rounds_of(engine.stream(ask("r", PROMPT, sampling=sampling, max_tokens=20)))
-    for record in records:
-        logits, _ = draft_in_plain_words(made, plain, text, record.drafted)
-        for count, (scores, token) in enumerate(zip(logits, record.drafted, strict=True)):
-            scores[[i for i, each in enumerate(known) if each % 2 == 0]] -= 9
-            seen = [known.index(each) for each in {*text, *record.drafted[:count]} & {*known}]
-            scores[seen] = torch.where(scores[seen] < 0, scores[seen] * 1.7, scores[seen] / 1.7)
-            assert int((scores > scores[known.index(token)] + 1e-3).sum()) < (
-                BRANCHES if count < record.accepted else 1
-            )
-            tested += 1
-        text += record.emitted
     assert tested > 20

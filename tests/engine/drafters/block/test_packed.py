@@ -1,8 +1,9 @@
-"""A block drafter on the quantised kernels drafts as the network in torch, whatever is read together."""
+"""A block drafter on the quantised kernels drafts as the network in torch: its tokens, and its trees."""
 
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,18 +12,22 @@ from torch import Tensor
 
 from specchat.engine import Request, Sampling
 from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOfRows
+from specchat.engine.backends.packed import PackedBackend
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.decoding.draft import Draft, RowOrder, Support
+from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
 from specchat.engine.decoding.drafter import Recipe
-from specchat.engine.decoding.tree_growth import EDGES, GRADES, fixed_budget
+from specchat.engine.decoding.tree_growth import EDGES, EXPECTED, GRADES, fixed_budget
+from specchat.engine.drafters.block.drafter import BlockDrafter
 from specchat.engine.drafters.block.packed import PackedContext, can_be_packed
+from specchat.engine.drafters.block.packed_drafter import PackedBlockDrafter
+from specchat.engine.drafters.block.reading import LoadedBlock
 from specchat.engine.drafters.block.shape import BlockShape
-from specchat.engine.kernels.library import library
 from specchat.engine.kernels.packed_matrix import QuantizedEmbedding, QuantizedLinear, pack
 from specchat.engine.models.packed.quantize import quantize, quantized_linear
+from specchat.engine.request import MAX_GAMMA
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.drafters.block.networks import DFLASH, DSPARK, SHAPES, WORDS, packable_network
-from tests.engine.kernels.variants import use, variants_of
+from tests.engine.drafters.block.networks import DFLASH, SHAPES, WORDS, packable_network
+from tests.engine.drafters.models import packed_family
 from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -49,14 +54,17 @@ class Pair:
         drafting = KernelDrafting(self.recipe, PenaltiesOfRows(WORDS), len(rows))
         return drafting.grow([RowOrder(row, gamma, fixed_budget(gamma)) for row in rows])
 
-    def read(self, row: SequenceState, *, by: int = COLUMNS) -> SequenceState:
-        """Read a text's hidden states, up to so many tokens at a time."""
-        end = len(row.tokens) - 1
-        for start in range(row.cached, end, by):
-            states = self.tapped[row.slot : row.slot + 1, start : min(start + by, end)]
-            self.context.unread.absorb([row.slot], [start], states)
-        row.cached = end
-        return row
+    def rows(self) -> list[SequenceState]:
+        """Texts whose hidden states have been read, up to 60 tokens at a time."""
+        request, rows = Request("r", prompt_ids=(1,), sampling=DRAWN), list[SequenceState]()
+        for slot, length in enumerate(LENGTHS):
+            row = row_of([(7 * i + length) % WORDS for i in range(length)], slot, request, seed=slot)
+            for start in range(0, length - 1, 60):
+                states = self.tapped[slot : slot + 1, start : min(start + 60, length - 1)]
+                self.context.unread.absorb([slot], [start], states)
+            row.cached = length - 1
+            rows.append(row)
+        return rows
 
     @torch.inference_mode()
     def scores_of(self, row: SequenceState, drafted: Sequence[int]) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -73,17 +81,11 @@ class Pair:
             yield logits, network.confidence(outcome, before)
 
 
-def rows_of(lengths: Sequence[int] = LENGTHS, sampling: Sampling = DRAWN) -> list[SequenceState]:
-    request = Request("r", prompt_ids=(1,), sampling=sampling)
-    texts = [[(7 * i + n) % WORDS for i in range(n)] for n in lengths]
-    return [row_of(text, slot, request, seed=slot) for slot, text in enumerate(texts)]
-
-
 @pytest.mark.parametrize("kind", SHAPES)
 def test_tokens_are_drawn_from_what_the_network_in_torch_says(kind: str) -> None:
     pair = Pair(SHAPES[kind])
     length = pair.network.shape.proposals
-    rows = [pair.read(row, by=60) for row in rows_of()]
+    rows = pair.rows()
     errors = []
     for row, draft in zip(rows, pair.draft(rows, length), strict=True):
         assert len(draft.tokens) == length
@@ -99,51 +101,34 @@ def test_tokens_are_drawn_from_what_the_network_in_torch_says(kind: str) -> None
     assert torch.stack(errors).median() < 1e-4
 
 
-@pytest.mark.parametrize("kind", SHAPES)
-def test_bits_depend_on_neither_other_rows_nor_chunks_nor_the_instruction_set(kind: str) -> None:
-    pair = Pair(SHAPES[kind])
-    length = pair.network.shape.proposals
-    together = pair.draft([pair.read(row) for row in rows_of()], length)
-    for _ in range(length):  # afterwards only the first position is scored at once
-        pair.draft(rows_of(), 1)
-    for variant in variants_of(library()):
-        use(library(), variant)
-        try:
-            for slot, expected in enumerate(together):
-                (draft,) = pair.draft([pair.read(rows_of()[slot], by=slot * 30 + 1)], length)
-                assert draft.on_host == expected.on_host
-                assert torch.equal(draft.q, expected.q)
-        finally:
-            use(library(), None)
-
-
-@pytest.mark.parametrize("kept", [149, 130, 64])
-def test_what_was_read_of_a_text_serves_another_slot(kept: int) -> None:
-    pair, fresh = Pair(DSPARK), Pair(DSPARK)
-    pair.tapped[1] = pair.tapped[0]
-    fresh.tapped[1] = pair.tapped[1]
-    pool, context = pair.context.pool, pair.context
-    pool.manage(10**7)
-    (row,) = rows_of((150,))
-    assert pool.reserve(0, 170)
-    pair.read(row)
-    context.unread.flush()
-    context.mark(0, 0, row.cached)
-    pool.commit(0, row.tokens[: row.cached], final=True)
-    pool.clear(0)
-    text = [*row.tokens[:kept], *range(20, 60)]
-    cached = pool.admit(1, text[:-1])
-    assert cached == min(kept, 149)
-    assert context.attach(1, cached) == cached
-    assert pool.reserve(1, len(text) + 20)
-    again, other = (row_of(text, 1, row.request, seed=1) for _ in range(2))
-    again.cached = cached
-    (found,), (expected,) = (each.draft([each.read(own)], 4) for each, own in ((pair, again), (fresh, other)))
-    assert found.on_host == expected.on_host
-    assert torch.equal(found.q, expected.q)
-
-
 @pytest.mark.parametrize("special", [{"rows": 18}, {"windows": (4, None)}, {"intermediate": 100}])
 def test_what_the_kernels_cannot_compute_stays_in_torch(special: dict[str, Any]) -> None:
     assert can_be_packed(packable_network(DFLASH))
     assert not can_be_packed(packable_network(replace(DFLASH, **special)))
+
+
+CHEAP = Budget([0.02 * n for n in range(MAX_GAMMA + 1)], 0.0, EXPECTED, repeatable=True)
+TEXTS = [[(11 * i + n) % 250 for i in range(n)] for n in (40, 7, 90)]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(repetition_penalty=1.5)], ids=["plain", "penalised"])
+@pytest.mark.parametrize("kind", ["dflash", "dspark", "dflash 2"])
+def test_trees_are_the_same(kind: str, sampling: Sampling, tmp_path: Path) -> None:
+    model = packed_family("llama", tmp_path)
+    target, words = PackedBackend(model, len(TEXTS), 200, 17), model.vocab_size
+    network = packable_network(replace(SHAPES[kind], vocabulary=words, draft_vocabulary=words))
+    loaded = LoadedBlock(network, torch.arange(words), "block", 1)
+    request = Request("r", prompt_ids=(1,), sampling=sampling)
+    states = [torch.randn(len(text) - 1, 64 * len(network.taps)) for text in TEXTS]
+    trees = []
+    for drafter in (BlockDrafter(loaded, target), PackedBlockDrafter(loaded, target)):
+        rows = [row_of(text, slot, request) for slot, text in enumerate(TEXTS)]
+        for row in rows:
+            drafter.admit(row)
+        drafter.on_hidden_states(rows, states, [len(each) for each in states])
+        for row in rows:
+            row.cached = len(row.tokens) - 1
+        drafts = drafter.propose([RowOrder(row, 4, CHEAP) for row in rows])
+        trees.append([(draft.on_host, draft.tree.parents, draft.buckets) for draft in drafts])
+    assert trees[0] == trees[1]
+    assert any(set(parents) != {*range(len(parents))} for _, parents, _ in trees[0])

@@ -220,7 +220,7 @@ def test_tables_in_its_file_are_the_targets(kind: str, tmp_path: Path) -> None:
     read_block(write(tmp_path / "same", config, tensors | tables), target)
     for name, table in tables.items():
         folder = write(tmp_path / name, config, tensors | {name: table.flip(0)})
-        with pytest.raises(EngineError, match=f"has a {name} of its own, which is not its target's"):
+        with pytest.raises(EngineError, match=f"has a tensor {name} other than that of its target"):
             read_block(folder, target)
 
 
@@ -335,11 +335,16 @@ def _cut_short(folder: Path) -> Path:
     return file
 
 
+def _assistant(file: Path) -> Path:
+    return write_gguf(file, "dspark", "gemma4-assistant", **{"nextn.pre_projection.weight": torch.ones(2, 3)})
+
+
 UNFIT: dict[str, Callable[[Path], Path]] = {
     "a block drafter": lambda folder: write(folder, *_with("dspark", block_size=1)),
     "a head of a deeper target": lambda folder: write(folder, *eagle_3()),
     "a file that is cut short": _cut_short,
     "a file of something else": lambda folder: write_gguf(folder.with_suffix(".gguf"), "dspark", "eagle3"),
+    "a file of an assistant": lambda folder: _assistant(folder.with_suffix(".gguf")),
 }
 
 

@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from specchat.engine.config import EngineConfig
 from specchat.engine.drafters.head.folder import CARD, HeadAcceptance, read_card
 from specchat.engine.errors import EngineError
-from specchat.engine.kernels.packed_matrix import Format, packed_bytes
 from specchat.engine.models.load import load_model
 from specchat.engine.models.resolve import resolve
 from specchat.engine.models.store import ModelStore
@@ -37,15 +36,6 @@ def head_with(folder: Path, **fields: object) -> Path:
 
 def assembled(default_model: Path, head: Path) -> Assembly:
     return assemble(EngineConfig("smollm2-135m", default_model.parent, context=64, draft=str(head)), ignore_progress)
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize(("codes", "bits"), [("q8", Format.Q8), ("q4", Format.Q4)])
-def test_codes_are_those_of_the_head_s_training(default_model: Path, tmp_path: Path, codes: str, bits: Format) -> None:
-    assembly = assembled(default_model, head_with(tmp_path / "head", codes=codes))
-    head = assembly.parts["head"].head
-    assert {layer.matrix.format for layer in (head.fuse, head.qkv, head.out, head.gate_up, head.down)} == {bits}  # type: ignore[union-attr]
-    assert assembly.score_bytes == packed_bytes(bits, len(assembly.parts["head"].vocabulary), head.shape.hidden)
 
 
 def test_cards_of_before_have_eight_bits(tmp_path: Path) -> None:

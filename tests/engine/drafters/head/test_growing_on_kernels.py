@@ -11,7 +11,7 @@ from specchat.engine.backends.kernel_drafting import KernelDrafting, PenaltiesOf
 from specchat.engine.decoding.draft import Budget, Draft, RowOrder, Support
 from specchat.engine.decoding.tree_growth import EXPECTED, fixed_budget, grow
 from specchat.engine.drafters.head.drafter import HeadMemory, recipe_of
-from specchat.engine.kernels.library import KernelError, library
+from specchat.engine.kernels.library import library
 from specchat.engine.sequence.detokenizer import Detokenizer
 from specchat.engine.sequence.sequence import SequenceState
 from tests.engine.drafters.head.test_packed_layer import COLUMNS, DRAFTED, WORDS, Pair
@@ -138,16 +138,6 @@ def test_every_instruction_set_grows_the_same_trees() -> None:
             assert_alike(ours, theirs, rounding=0.0)
 
 
-def test_nothing_is_drafted_from_what_is_not_a_number() -> None:
-    chance, both = random.Random(8), Both()
-    both.tapped[1, 5:] = torch.nan
-    requests = [Request(f"{i}", prompt_ids=(1,), sampling=SAMPLINGS[1 - i % 2]) for i in range(3)]
-    both.admit([20, 20, 20], requests, chance)
-    ours, theirs = both.draft([RowOrder(row, 4, fixed_budget()) for row in both.rows])
-    assert_alike(ours, theirs)
-    assert len(ours[1].tree) == 0 < len(ours[0].tree)
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float) -> None:
     """So large that greedy drafts have no token twice and none has an even token; next to a row without any."""
@@ -167,12 +157,3 @@ def test_drafts_have_the_bias_and_the_penalties_of_their_row(temperature: float)
         path = [draft.tokens[each - 1] for each in draft.tree.path(node)]
         if not temperature:
             assert len({*path, *row.tokens}) == len(path) + len({*row.tokens})
-
-
-def test_what_does_not_fit_is_said_before_anything_is_computed() -> None:
-    chance, both = random.Random(9), Both()
-    both.admit([20], [Request("r", prompt_ids=(1,))], chance)
-    row = both.rows[0]
-    row.tokens[-1] = WORDS
-    with pytest.raises(KernelError, match="the id of token 18 is not in the vocabulary"):
-        both.draft([RowOrder(row, 4, fixed_budget())])

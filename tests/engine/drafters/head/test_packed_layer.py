@@ -7,19 +7,15 @@ import torch
 from torch import Tensor
 
 from specchat.engine.cache.block_pool import BlockPool
-from specchat.engine.cache.prefix_tree import BLOCK
-from specchat.engine.decoding.draft import Support
 from specchat.engine.decoding.tree import chain
-from specchat.engine.device.graphs import Graphs
 from specchat.engine.drafters.head.drafter import HeadMemory
 from specchat.engine.drafters.head.layer import HeadLayer
 from specchat.engine.drafters.head.network import DraftHead, HeadShape
 from specchat.engine.drafters.head.packed_layer import PackedLayer, can_be_packed
-from specchat.engine.drafters.head.steps import HeadSteps
 from specchat.engine.drafters.head.torch_layer import TorchLayer
 from specchat.engine.models.packed.quantize import quantize_network, quantized_linear
 from specchat.engine.sequence.sequence import SequenceState
-from tests.engine.drafters.heads import CPU, scores_along
+from tests.engine.drafters.heads import scores_along
 from tests.engine.rows import row_of
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -97,63 +93,3 @@ def test_only_the_likeliest_clusters_are_scored() -> None:
     assert (means[chosen].view(-1, 2).amin(-1) + 0.05 > means.masked_fill(chosen, -9).flatten(0, -2).amax(-1)).all()
     last = pair.packed.scores
     assert torch.equal(torch.from_numpy(last.best).long(), last.logits.topk(4, -1).indices)
-
-
-@pytest.mark.parametrize("method", ["q8", "q4"])
-def test_bits_depend_neither_on_the_rows_beside_nor_on_what_is_read_when(method: str) -> None:
-    pair = Pair(method)
-    together = drafted(pair.packed, *pair.remembering(pair.packed))
-    for i in range(3):
-        memory, rows = pair.remembering(pair.packed)
-        row = rows[i]
-        whole = row.tokens
-        for length in (3, 5, len(whole)):  # round by round
-            row.tokens = whole[:length]
-            alone = drafted(pair.packed, memory, [row])
-        for one, all_rows in zip(alone, together, strict=True):
-            assert torch.equal(one[0], all_rows[i])
-
-
-class Reader:
-    """The head over a pool of blocks, which reads texts one after the other."""
-
-    def __init__(self, kind: str) -> None:
-        self.pair = Pair()
-        self.layer: HeadLayer = getattr(self.pair, kind)
-        self.pool = self.layer.pool
-        self.pool.manage(10**7)
-        self.memory = HeadMemory(self.layer, 3)
-
-    def read(self, slot: int, text: list[int], *, by: int, reuses: bool = True) -> tuple[int, Tensor]:
-        """Read a text in steps of `by` tokens: the first place that was read, and what a draft is scored with then."""
-        row = row_of(text[: 0 if reuses else 2], slot)
-        row.cached = self.pool.admit(slot, text[:-1]) if reuses else 0
-        assert self.pool.reserve(slot, len(text) + STEPS)
-        row.tokens = text
-        assert self.memory.admit(row) == row.cached
-        first, steps = len(text), HeadSteps(self.layer, Support.of(torch.arange(1), 1), Graphs(CPU, 1, None))
-        for end in (*range(row.cached + by, len(text) - 1, by), len(text) - 1):
-            self.memory.absorb([row], self.pair.tapped[:1, row.cached : end])
-            row.tokens, row.cached = text[: end + 1], end
-            begins = self.memory.take_unread([row])
-            first, scored = min(first, *begins), steps.read([row], begins)
-        self.memory.release(row)
-        self.pool.commit(slot, text[: row.cached], final=True)
-        self.pool.clear(slot)
-        return first, scored
-
-
-@pytest.mark.parametrize("kind", ["packed", "torch"])
-@pytest.mark.parametrize(("kept", "again"), [(189, 188), (180, 189), (160, 159), (60, 189)])
-def test_what_was_read_of_a_text_serves_another_slot(kind: str, kept: int, again: int) -> None:
-    """Until the first token that differs; the place before it has that token in its key, and is read again."""
-    reader, fresh = Reader(kind), Reader(kind)
-    text = [(7 * i + 190) % WORDS for i in range(190)]
-    fork = [*text[:kept], (text[kept] + 1) % WORDS, 5, 6]
-    reader.read(0, text, by=10)
-    for slot, asked, first in ((1, fork, kept - 1), (0, [*text, 3, 4], again)):
-        reused, scored = reader.read(slot, asked, by=300)
-        assert reused == first
-        begin, wanted = fresh.read(2, asked, by=300, reuses=False)
-        assert begin == (len(asked) - 1 - WINDOW) // BLOCK * BLOCK
-        torch.testing.assert_close(scored, wanted, rtol=0, atol=0 if kind == "packed" else 1e-5)

@@ -267,3 +267,10 @@ def test_a_setting_that_is_missing_is_named(folders: dict[str, Path], tmp_path: 
     (tmp_path / "x.gguf").write_bytes(content.replace(b"qwen35.ssm.group_count", b"qwen35.ssm.group_xount"))
     with pytest.raises(EngineError, match=r"does not state qwen35\.ssm\.group_count"):
         config_of(tmp_path / "x.gguf")
+
+
+def test_experts_of_several_sizes_are_refused(folders: dict[str, Path], tmp_path: Path) -> None:
+    folder = folders["nemotron_h_moe"]
+    file = write_gguf("nemotron_h_moe", folder, tmp_path / "x.gguf", expert_feed_forward_length=[32, 0, 16])
+    with pytest.raises(EngineError, match=r"experts of a kind that is not supported: choose another .* --attach"):
+        config_of(file)

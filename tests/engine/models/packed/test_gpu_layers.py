@@ -8,22 +8,16 @@ import pytest
 import torch
 
 from specchat.engine import EngineConfig
-from specchat.engine.backends.captured_passes import compile_layers
-from specchat.engine.backends.transformers_backend import TransformersBackend
 from specchat.engine.kernels.packed_matrix import Format
 from specchat.engine.models import formats
-from specchat.engine.models.linear_layers import join_layers
 from specchat.engine.models.load import load_model
 from specchat.engine.models.packed import gpu_layers, network
 from specchat.engine.models.packed.gpu_layers import GpuQuantizedEmbedding, GpuQuantizedLinear, choose_products, fits
-from specchat.engine.models.packed.quantize import quantize
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.obtain import make_runner, obtain_model
 from tests.engine.families import write_other
 from tests.engine.kernels.matrices import QUANTISED, random_arrays
-from tests.engine.pretend_cuda import GPU, int4_product, pretended_gpu, to_int4_layout
-from tests.engine.scored import make_static
-from tests.engine.tiny import tiny_model
+from tests.engine.pretend_cuda import GPU, pretended_gpu
 from tests.failing import fails
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -94,39 +88,6 @@ def test_layers_whose_copy_is_wrong_or_fails_keep_the_kernel(monkeypatch: pytest
             layer = GpuQuantizedLinear(random_arrays(Format.Q4, ROWS, COLUMNS)[0], None, GPU)
             choose_products([layer])
             assert (layer.dequantized_from < 1 << 20) is dequantizes
-
-
-def cpu_layout(halves: torch.Tensor, tiles: int) -> torch.Tensor:
-    """Codes of CUDA's `_convert_weight_to_int4pack` in the layout of the CPU's."""
-    codes = torch.stack((halves >> 4, halves & 15), dim=-1).flatten(-2).to(torch.int32)
-    return torch._convert_weight_to_int4pack_for_cpu(codes, tiles)
-
-
-@pytest.mark.filterwarnings("ignore:.*(torch.jit|distutils):DeprecationWarning")
-@pytest.mark.slow
-@pytest.mark.parametrize("dequantizes", [False, True])
-@torch.inference_mode()
-def test_compiled_layers_compute_with_codes(dequantizes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The CPU's own int4 kernel takes the place of CUDA's: what matters is that the compiler accepts it."""
-    kernel, layout = (int4_product, to_int4_layout) if dequantizes else (torch._weight_int4pack_mm_for_cpu, cpu_layout)
-    monkeypatch.setattr(torch, "_weight_int4pack_mm", kernel)
-    monkeypatch.setattr(torch, "_convert_weight_to_int4pack", layout)
-    models = [tiny_model(layers=1, hidden=64).model.bfloat16() for _ in range(2)]
-    for model in models:
-        for name, part in list(model.model.layers.named_modules()):
-            if isinstance(part, torch.nn.Linear):
-                layer = GpuQuantizedLinear(quantize(part.weight.float(), "q8"), None, CPU)
-                layer.dequantized_from = 5 if dequantizes else layer.dequantized_from
-                model.model.layers.set_submodule(name, layer)
-    if dequantizes:  # the layout of the CPU's kernel cannot be joined
-        join_layers(models[1])
-    plain, fast = (TransformersBackend(model, 2, 200, 17) for model in models)
-    assert compile_layers(fast.model)
-    for backend, compiled in ((plain, False), (fast, True)):
-        make_static(backend, compiled=compiled)
-    found, expected = (backend.forward(TOKENS[:, :5], [1], [0]).float() for backend in (fast, plain))
-    assert fast.performance_warnings == []
-    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05 * expected.std().item())
 
 
 def test_a_gpu_whose_kernel_fails_or_errs_runs_dequantised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,8 @@ from gguf import GGMLQuantizationType, quants
 from transformers.pytorch_utils import Conv1D
 
 from specchat.engine.config import EngineConfig
-from specchat.engine.kernels.packed_matrix import QuantizedEmbedding, QuantizedLinear, pack
+from specchat.engine.kernels.packed_matrix import QuantizedEmbedding, QuantizedLinear
 from specchat.engine.models.load import LoadedModel, load_model
-from specchat.engine.models.packed.file import INDEX, WEIGHTS, PackedWeights, PackedWriter
 from specchat.engine.models.packed.quantize import PLAIN, quantize
 from specchat.engine.progress import ignore_progress
 from specchat.engine.worker.obtain import make_runner, obtain_model
@@ -124,13 +123,3 @@ def test_threads_give_a_large_matrix_the_codes_of_its_rows(method: str) -> None:
 def inverse(scale: np.ndarray) -> np.ndarray:
     plain = scale.astype(np.float32)[..., None]
     return np.divide(np.float32(1), plain, out=np.zeros_like(plain), where=plain != 0)
-
-
-def test_a_large_matrix_is_written_as_one(tmp_path: Path) -> None:
-    arrays = quantize(torch.randn(40000, 32, generator=torch.Generator().manual_seed(0)), "q4")
-    with (tmp_path / WEIGHTS).open("wb") as file:
-        writer = PackedWriter(file)
-        writer.matrix("large", arrays)
-        index = writer.index({})
-    (tmp_path / INDEX).write_text(index)
-    assert np.array_equal(PackedWeights.open(tmp_path).matrix("large").data, pack(arrays).data)

@@ -14,7 +14,7 @@ from specchat.engine.tools.bench.figures import Pace
 from specchat.engine.tools.bench.suite import reading_pace
 from specchat.engine.tools.runner import NONE, Variant, choose_variants
 
-QUICK = {"models": Path(), "command": "bench", "limit": 2, "max_tokens": 8, "passes": 2}
+QUICK = {"models": Path(), "command": "bench", "limit": 1, "max_tokens": 8, "passes": 1}
 
 
 @pytest.fixture(autouse=True)

@@ -10,7 +10,6 @@ from types import ModuleType
 import pytest
 
 from specchat.engine import Constraint, ConstraintKind, EngineError
-from specchat.engine.tools.bench import BenchOptions, figures, run
 from specchat.engine.tools.bench.peers import VARIABLE, LlamaCppPeer, TransformersPeer, load_library
 from specchat.engine.tools.prompts import Prompt
 from tests.engine.tiny import tiny_model as _model
@@ -68,29 +67,6 @@ def test_llama_cpp_decodes_alone_in_batches_and_with_prompt_lookup(gguf: Path) -
         process.kill()
     with pytest.raises(EngineError, match=r"process of llama\.cpp has ended"):
         plain.read([5, 6, 7])
-
-
-@pytest.mark.usefixtures("library")
-@pytest.mark.slow
-def test_llama_cpp_refuses(tiny_model: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "broken.gguf"
-    broken.write_bytes(b"GGUF")
-    with pytest.raises(EngineError, match=r"it cannot load .*broken\.gguf"):
-        LlamaCppPeer(None, broken, _model(), 64, 1, 0)
-    monkeypatch.setitem(figures.COPIED, "cpu", 1 << 16)
-    target = str(tiny_model(max_position_embeddings=2048))
-    options = BenchOptions(
-        models=tmp_path,
-        command="bench",
-        target=target,
-        prompts=("chat",),
-        limit=1,
-        passes=1,
-        gammas=("4",),
-        peers=("llama.cpp",),
-    )
-    (note,) = run(options, lambda _line: None).notes
-    assert note.startswith("llama.cpp is left out: it reads GGUF files only")
 
 
 def test_without_xllamacpp_one_sentence_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -12,23 +12,6 @@ from specchat.engine.tools.distill.text import Conversation
 from tests.engine.tiny import tiny_model
 
 
-@pytest.mark.slow
-def test_tokens_that_are_alike_are_in_one_cluster_and_the_likeliest_are_found() -> None:
-    torch.manual_seed(0)
-    kinds = torch.randn(100, 64).repeat(eagle.SIZE, 1)
-    output = kinds + 0.5 * torch.randn(len(kinds), 64)
-    assert eagle.can_be_clustered(len(output))
-    order = eagle.find_clusters(output)
-    assert order.sort().values.equal(torch.arange(len(output)))
-    kind = (order % 100).view(-1, eagle.SIZE)
-    assert (kind == kind.mode(-1, keepdim=True).values).float().mean() > 0.8
-    outputs = 3 * torch.randn(4000, 64)
-    matrix = eagle.fit_clusters(output[order], outputs[1000:])
-    likeliest = (outputs[:1000] @ output[order].T).argmax(-1) // eagle.SIZE
-    chosen = (outputs[:1000] @ matrix.T).topk(len(matrix) // 6).indices
-    assert (chosen == likeliest[:, None]).any(-1).float().mean() > 0.97
-
-
 def test_a_head_is_saved_with_clusters_and_trained_further(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eagle, "FEWEST", 4)
     torch.manual_seed(0)

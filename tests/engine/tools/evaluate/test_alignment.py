@@ -64,18 +64,6 @@ def test_a_sampled_reply_is_judged_by_what_is_expected(engine: Engine) -> None:
     assert all(place.predicted == (place.beta >= 0.5) for place in found.places[0])
 
 
-def test_it_waits_for_a_slot_and_gives_it_back() -> None:
-    with tiny_engine(slots=1) as engine:
-        events = reply_of(engine, "suffix")
-        box = Outbox()
-        engine.submit(LONG, box)
-        dropped, kept = (compared(engine, events, "suffix", "copy") for _ in range(2))
-        assert dropped.cancel()
-        assert kept.result(60).figures[0].drafter == "suffix"
-        ended(box)
-        assert ids_of(reply_of(engine, "suffix")) == ids_of(events)
-
-
 def test_a_drafter_that_is_not_there_is_named(engine: Engine) -> None:
     with pytest.raises(EngineError, match=r"drafter 'model' is not available \(it needs --draft\): choose one of"):
         compared(engine, reply_of(engine, "suffix"), "suffix", "model").result(60)
