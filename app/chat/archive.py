@@ -135,13 +135,9 @@ class Archive(StoreWriter):
                 chat = conversation.chat or self._store.create_chat(conversation.title)
                 if conversation.chat is None:
                     self._store.change_chat(chat.id, **_options(conversation))
+                files, returned = prompt.attachments, prompt.results
                 row = self._store.add_message(
-                    chat.id,
-                    "user",
-                    prompt.text,
-                    parent=parent(),
-                    attachments=prompt.attachments,
-                    results=prompt.results,
+                    chat.id, "user", prompt.text, parent=parent(), attachments=files, results=returned
                 )
             conversation.chat, prompt.row = chat, row
 

@@ -49,10 +49,8 @@ class DraftComparison:
     def text(self) -> str:
         """A table of speedups, the best draft of each batch, and the plot without colours."""
         width = max(len("batch"), *(len(name) for name, _ in self._curves))
-        lines = [
-            "speedup over plain decoding, by batch",
-            f"{'batch':{width}}" + "".join(f"{batch:>8}" for batch in self._batches),
-        ]
+        heads = "".join(f"{batch:>8}" for batch in self._batches)
+        lines = ["speedup over plain decoding, by batch", f"{'batch':{width}}{heads}"]
         for name, speedups in self._curves:
             shown = [f"{speedups[batch]:.2f}×" if batch in speedups else "–" for batch in self._batches]
             lines.append(f"{name:{width}}" + "".join(f"{value:>8}" for value in shown))

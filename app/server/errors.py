@@ -4,12 +4,8 @@ from starlette.responses import JSONResponse, Response
 
 GONE = 499
 """Status of a call whose client has disconnected; it is not sent."""
-ERRORS = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    **dict.fromkeys((500, 503, 504), "server_error"),
-}
+ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ERRORS |= dict.fromkeys((500, 503, 504), "server_error")
 """Type of an error by its status; the default is `invalid_request_error`."""
 
 

@@ -116,12 +116,8 @@ class ChatFormat(ChoicesFormat):
 
     def complete(self, whole: Delta) -> dict[str, Any]:
         """One message."""
-        said: dict[str, Any] = {
-            "role": "assistant",
-            "content": whole.text,
-            "refusal": None,
-            **_said(whole.thinking.strip()),
-        }
+        said: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
+        said |= _said(whole.thinking.strip())
         if calls := [_call(each.call) for each in whole.calls if each.ends or whole.ending in ("length", "error")]:
             said |= {"content": whole.text.strip() or None, "tool_calls": calls}
         return {"message": said}
@@ -176,12 +172,8 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
     read = sum(choice.prompt_tokens for choice in choices[::each])
     reused = sum(choice.reused_tokens for choice in choices[::each])
     written = sum(choice.tokens for choice in choices)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-        "prompt_tokens_details": {"cached_tokens": reused},
-    }
+    counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return counts | {"prompt_tokens_details": {"cached_tokens": reused}}
 
 
 def _failure(choices: Sequence[Choice]) -> list[dict[str, Any]]:

@@ -164,11 +164,8 @@ def _tools(body: ChatBody) -> dict[str, Any]:
     for tool in tools:
         if tool.strict or choice != ANY_TOOL:
             _check_parameters(tool)
-    return {
-        "tools": tools,
-        "tool_choice": ANY_TOOL if choice == "none" else choice,
-        "parallel_calls": body.parallel_tool_calls is not False,
-    }
+    wanted = ANY_TOOL if choice == "none" else choice
+    return {"tools": tools, "tool_choice": wanted, "parallel_calls": body.parallel_tool_calls is not False}
 
 
 def _check_parameters(tool: Tool) -> None:

@@ -39,11 +39,8 @@ def load_settings(
     for existing in (path.parent, path):
         make_private(existing)
     stored, profiles, notice = stored_settings(path)
-    variables = {
-        name: _parsed(name, os.environ[PREFIX + name.upper()])
-        for name in TABLE
-        if os.environ.get(PREFIX + name.upper())
-    }
+    stated = {name: os.environ.get(PREFIX + name.upper()) for name in TABLE}
+    variables = {name: _parsed(name, text) for name, text in stated.items() if text}
     given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
     target = {"target": DEMONSTRATION, **stored, **variables, **given}["target"]
     return Settings(**{**stored, **(profiles.get(target, {}) if profiled else {}), **variables, **given}), notice

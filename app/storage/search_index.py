@@ -66,14 +66,10 @@ class SearchIndex:
             with self._file.write() as db:
                 db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*texts, *titles])
                 # A reply that has grown since it was read stays marked.
-                db.executemany(
-                    f"UPDATE messages SET indexed = 1 WHERE id = ? AND {_SAID} = ?",
-                    [(row_id, said) for row_id, said, _ in rows],
-                )
-                db.executemany(
-                    "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",
-                    [(-row_id, text) for row_id, text in titles],
-                )
+                unchanged = f"UPDATE messages SET indexed = 1 WHERE id = ? AND {_SAID} = ?"
+                db.executemany(unchanged, [(row_id, said) for row_id, said, _ in rows])
+                unchanged = "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?"
+                db.executemany(unchanged, [(-row_id, text) for row_id, text in titles])
         return max(len(rows), len(titles)) == BATCH
 
     def find(self, text: str) -> list[Hit]:

@@ -153,10 +153,8 @@ def _round(index: int, record: engine.Round, metrics: engine.Metrics, due: float
             for others in record.refused
         ]
     if record.detail:
-        shown["detail"] = [
-            {"target": _list(each.target), "draft": _list(each.draft), "residual": _list(each.residual)}
-            for each in record.detail
-        ]
+        lists = "target", "draft", "residual"
+        shown["detail"] = [{name: _list(getattr(each, name)) for name in lists} for each in record.detail]
     return shown
 
 

@@ -181,11 +181,8 @@ class SGLangReader(protocol.Reader):
         if not isinstance(text, str):
             raise engine.EngineError(protocol.NO_CHUNK)
         kind = ended.get("type") if isinstance(ended, Mapping) else None
-        reason = (
-            None
-            if kind is None
-            else protocol.REASONS.get("error" if kind == "abort" else kind, engine.FinishReason.EOS)
-        )
+        named = "error" if kind == "abort" else str(kind)
+        reason = None if kind is None else protocol.REASONS.get(named, engine.FinishReason.EOS)
         tokens = protocol.count(meta, "completion_tokens")
         last = tokens is not None and reason is not None
         return protocol.Chunk(self.new(text), "", (), reason, protocol.count(meta, "prompt_tokens"), tokens, last)

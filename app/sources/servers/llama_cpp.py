@@ -22,20 +22,16 @@ def find_llama_cpp(listing: protocol.Listing) -> protocol.Server | None:
     props = listing.ask("/props", None) if listing.owned_by("llamacpp") else None
     if not isinstance(props, Mapping):
         return None
-    context, slots = (
-        protocol.count(props.get("default_generation_settings"), "n_ctx"),
-        protocol.count(props, "total_slots"),
-    )
+    usual = props.get("default_generation_settings")
+    context, slots = protocol.count(usual, "n_ctx"), protocol.count(props, "total_slots")
     model = listing.model()
     ready = protocol.observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
 
     def call(request: Request, ask: protocol.Ask) -> protocol.Call:  # noqa: ARG001
         last = request.sampling.dry_penalty_last_n
         scanned = {"dry_penalty_last_n": context if last < 0 else last}  # some versions refuse -1, the whole context
-        return protocol.Call(
-            protocol.path(request),
-            protocol.standard_body(request, model, "repeat_penalty", dry=True) | scanned | _OPTIONS,
-        )
+        body = protocol.standard_body(request, model, "repeat_penalty", dry=True)
+        return protocol.Call(protocol.path(request), body | scanned | _OPTIONS)
 
     return protocol.Server(ready, call, LlamaCppReader)
 

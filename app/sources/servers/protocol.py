@@ -9,13 +9,9 @@ from typing import Any, NamedTuple
 
 from specchat import engine
 from specchat.app.sources.observed import OBSERVED, Unmarked, observed_round
-from specchat.app.sources.servers.messages import CallParts, offered, turns
+from specchat.app.sources.servers.messages import COMPLETE, CallParts, offered, turns
 
-REASONS = {
-    reason.value: reason
-    for reason in engine.FinishReason
-    if reason not in (engine.FinishReason.EOS, engine.FinishReason.STOP)
-}
+REASONS = {reason.value: reason for reason in engine.FinishReason if reason not in COMPLETE}
 """Other reasons, such as stop, mean a complete reply."""
 THINKING = engine.Thinking("<think>", "</think>", begun=False)
 """Markers put around thinking that a server reports separately; some models write them themselves."""
@@ -155,11 +151,8 @@ def standard_body(request: engine.Request, model: str, penalty: str | None, *, d
     penalties = {"presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty}
     body |= {name: value for name, value in penalties.items() if value}
     if dry:
-        names = (
-            "dry_sequence_breakers",
-            *(name for name in engine.SAMPLING_NUMBERS if name.startswith(("dry", "xtc"))),
-        )
-        body |= {name: getattr(s, name) for name in names}
+        names = (name for name in engine.SAMPLING_NUMBERS if name.startswith(("dry", "xtc")))
+        body |= {name: getattr(s, name) for name in ("dry_sequence_breakers", *names)}
     for name, used in (("dry-multiplier", s.dry), ("xtc-probability", s.xtc)) if not dry else ():
         if used:
             raise engine.EngineError(f"this server does not take --{name}: leave it out")

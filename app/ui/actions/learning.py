@@ -30,11 +30,8 @@ class LearnActions(ActionGroup):
         target = self._scope.settings.target
         if argument == "undo":
             undone = self.learning.undo(target)
-            self._scope.say(
-                "the head before it is used when the model is loaded next (/unload)"
-                if undone
-                else f"nothing has been learnt for {target}"
-            )
+            before = "the head before it is used when the model is loaded next (/unload)"
+            self._scope.say(before if undone else f"nothing has been learnt for {target}")
         elif argument == "stop":
             self._scope.say("learning stopped, its text is deleted" if self.learning.running else "nothing is learning")
             self.learning.stop()

@@ -78,10 +78,8 @@ class ReplyBlock(Block):
             self._tokens.title(self._title)
         for index in range(self._rounds, len(reply.rounds)):
             record, start = reply.rounds[index], reply.starts[index]
-            tokens = [
-                (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
-                for token in record.tokens()
-            ]
+            chosen = record.drafter == CHOSEN
+            tokens = [(drawn_text(record, each), CHOSEN if chosen else each.fate) for each in record.tokens()]
             for part in self._shown(range(start, start + len(tokens))):
                 if reply.thought.ends_at(part.start) and not self._look.by_round:
                     self._tokens.paragraph()

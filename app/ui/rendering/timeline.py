@@ -254,7 +254,5 @@ def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
         return "  ".join(legend)
     lane, index = picked
     record = lanes.rounds[lane][index]
-    return (
-        f"round {index + 1}: {became(record)} · "
-        f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
-    )
+    spent = " + ".join(map(duration, (record.draft_s, record.verify_s, record.rest_s)))
+    return f"round {index + 1}: {became(record)} · {spent}"

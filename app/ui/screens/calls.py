@@ -54,10 +54,8 @@ class CallScreen(Dialog[Decision | None]):
         name, server = escape_controls(self._call.name), escape_controls(self._server)
         about = escape_controls(" ".join(self._about.split()))
         with framed(Vertical(id="call"), self._title, "esc stops the reply"):
-            yield Static(
-                Content.assemble("The model wants to call ", (name, "bold"), f" of the server {server or '(off)'}."),
-                id="call-tool",
-            )
+            said = Content.assemble("The model wants to call ", (name, "bold"), f" of the server {server or '(off)'}.")
+            yield Static(said, id="call-tool")
             if about:
                 yield Static(Content(about[:LONGEST_ABOUT] + "…" * (len(about) > LONGEST_ABOUT)), id="call-about")
             with VerticalScroll(id="call-fields"):

@@ -55,9 +55,7 @@ def _action_rows(section: str, *, replaying: bool) -> list[Row]:
 class TableScreen(Dialog[None]):
     """Tables in a scrolling frame, in two columns where there is room."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"help--{part}" for part in ["key", "title", "id", "picture", "definition"]
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"help--{p}" for p in ("key", "title", "id", "picture", "definition")}
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
 
     def __init__(self, title: str, subtitle: str = "esc closes", second: str = "help-figures") -> None:

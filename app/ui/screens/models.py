@@ -61,11 +61,8 @@ class Models(Protocol):
 
 def misfits(target: KnownModel, models: Sequence[KnownModel]) -> dict[str, str]:
     """Why other models on this machine cannot draft for the target, by model; empty for a model that can."""
-    others = [model for model in models if model is not target and model.folder is not None]
-    return {
-        other.spec: vocabulary_misfit(target.folder, other.folder) if target.folder and other.folder else ""
-        for other in others
-    }
+    own, others = target.folder, [(m.spec, m.folder) for m in models if m is not target and m.folder is not None]
+    return {spec: vocabulary_misfit(own, folder) if own else "" for spec, folder in others}
 
 
 REFRESH_S = 0.5

@@ -199,13 +199,8 @@ class AlignmentCard(AlignmentText):
         if (aligned := self.aligned) is None:
             return Text()
         had, text, quiet = aligned.had[self._place], draft_text(aligned.texts[self._place]) or END, self.style_of(QUIET)
-        lines = [
-            Text.assemble(
-                (f"token {self._place + 1} of {len(aligned.had)}  ", quiet),
-                (text, self.style_of(had)),
-                (f"  {had.value}", quiet),
-            )
-        ]
+        about = f"token {self._place + 1} of {len(aligned.had)}  "
+        lines = [Text.assemble((about, quiet), (text, self.style_of(had)), (f"  {had.value}", quiet))]
         names = [figures.drafter for figures in aligned.alignment.figures]
         for drafter, (letter, name) in enumerate(zip(LETTERS, names, strict=True)):
             gap = " " * (max(map(len, names)) - len(name) + 2) if width >= WIDE else "\n  "

@@ -106,10 +106,8 @@ class AcceptanceCard(ReplyCard):
         values = [f"{percent(had / of if of else None)} of {of}" for of, had in counts.values()]
         room = self.inner - 1 - max(map(cell_len, values))
         width = min(max(LABEL - 1, *map(cell_len, names)), room)
-        return [
-            Text.assemble(self.label(set_cell_size(cut(name, width), width)), " ", value)
-            for name, value in zip(names, values, strict=True)
-        ]
+        cells = (set_cell_size(cut(name, width), width) for name in names)
+        return [Text.assemble(self.label(cell), " ", value) for cell, value in zip(cells, values, strict=True)]
 
 
 class Speed(ReplyCard):
@@ -243,11 +241,8 @@ class Panel(Container):
     def __init__(self, **options: Any) -> None:
         super().__init__(classes="-empty", **options)
         self._setup = SetUpCard("setup", id="setup")
-        self._cards: tuple[ReplyCard, ...] = (
-            Speed("speedup", id="speed"),
-            AcceptanceCard("acceptance", id="acceptance"),
-            self._setup,
-        )
+        speed, acceptance = Speed("speedup", id="speed"), AcceptanceCard("acceptance", id="acceptance")
+        self._cards: tuple[ReplyCard, ...] = (speed, acceptance, self._setup)
 
     def compose(self) -> ComposeResult:
         """The cards, most telling first."""

@@ -46,11 +46,8 @@ def status(reply: Reply | None, tally: LaneTally, waits: bool) -> list[str]:
     if reply.stage is Stage.WAITING:
         return ["waits for the other lane" if waits else "waiting"]
     s = tally.metrics
-    parts = [
-        f"◷ {seconds(tally.seconds)}",
-        f"{rate(tally.tokens_per_second)} tok/s",
-        counted(len(tally.tokens), "token"),
-    ]
+    clock = f"◷ {seconds(tally.seconds)}"
+    parts = [clock, f"{rate(tally.tokens_per_second)} tok/s", counted(len(tally.tokens), "token")]
     if s.tested:
         parts += [f"τ {rate(s.mean_emitted_length)}", accepted_share(s)]
     return parts
