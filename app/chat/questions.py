@@ -134,16 +134,8 @@ class Examination:
         sampling = self.reply.sampling or made.sampling
         sampling = replace(sampling, temperature=0.0) if greedy else sampling
         drafter, gamma = (self._record.drafter, 1) if self._drafter_decides else ("none", 0)
-        return replace(
-            made,
-            sampling=sampling,
-            drafter=drafter,
-            gamma=gamma,
-            max_tokens=1 + gamma,
-            stop=(),
-            detail=WIDE,
-            constraint=self.reply.constraint,
-        )
+        made = replace(made, sampling=sampling, drafter=drafter, gamma=gamma, max_tokens=1 + gamma)
+        return replace(made, stop=(), detail=WIDE, constraint=self.reply.constraint)
 
     def add(self, record: engine.Record) -> None:
         """Add an event of that request; at its end the result is in `Reply.computed`."""

@@ -262,15 +262,10 @@ class Reply(Node, RecordedRounds):
 
     def _snapshot(self) -> ReplyFigures:
         now = self.measured or self._counts.measure()
-        return ReplyFigures(
-            metrics=self.metrics.copy(),
-            gain=now.gain,
-            counted_rounds=now.rounds,
-            speeds=tuple(self._counts.speeds[-LONGEST_COURSE:]),
-            gammas=tuple(record.steps for record in self.own_rounds[-LONGEST_COURSE:]),
-            running=self.running,
-            thought=self.thought.figures(),
-        )
+        speeds = tuple(self._counts.speeds[-LONGEST_COURSE:])
+        gammas = tuple(record.steps for record in self.own_rounds[-LONGEST_COURSE:])
+        counts, thought = self.metrics.copy(), self.thought.figures()
+        return ReplyFigures(counts, now.gain, now.rounds, speeds, gammas, self.running, thought)
 
 
 def shared_a_batch(one: Reply, other: Reply) -> bool:

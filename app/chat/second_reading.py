@@ -87,12 +87,8 @@ class SecondReading:
         self._reply = reply
         settings = chosen.with_thinking(conversation.thinking)
         request = settings.request(uuid4().hex, conversation.messages_of(prompt, reply))
-        self._request = replace(
-            request,
-            sampling=_sampling(reply, request.sampling),
-            not_drafted_from=prompt.reply_rows,
-            constraint=reply.constraint,
-        )
+        drawn, known = _sampling(reply, request.sampling), prompt.reply_rows
+        self._request = replace(request, sampling=drawn, not_drafted_from=known, constraint=reply.constraint)
 
     def begin(self, drafters: tuple[str, str]) -> Future[Alignment]:
         """Start reading; the future raises `EngineError` on failure."""

@@ -124,13 +124,9 @@ class ChatFormat(ChoicesFormat):
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002
         """One object for each token."""
-        return {
-            "content": [
-                {**_token(entry.text, entry.logprob), "top_logprobs": [_token(*other) for other in entry.top or ()]}
-                for entry in entries
-            ],
-            "refusal": None,
-        }
+        likely = ([_token(*other) for other in entry.top or ()] for entry in entries)
+        tokens = [_token(e.text, e.logprob) | {"top_logprobs": top} for e, top in zip(entries, likely, strict=True)]
+        return {"content": tokens, "refusal": None}
 
 
 class CompletionFormat(ChoicesFormat):

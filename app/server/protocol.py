@@ -210,12 +210,8 @@ def _refusal(error: ValidationError) -> ApiError:
     if unknown:
         return ApiError(400, f"{place} is not a parameter: leave it out", param=place, code="unknown_parameter")
     text = str(best["msg"])
-    return ApiError(
-        400,
-        f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should"),
-        param=place or None,
-        code="invalid_value",
-    )
+    message = f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should")
+    return ApiError(400, message, param=place or None, code="invalid_value")
 
 
 def _mismatch(error: ErrorDetails) -> bool:

@@ -78,15 +78,11 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
         if isinstance(body, ChatBody):
             model = replace(model, thinking=_thinking(body, model.thinking), **_tools(body))
         read = [_read(prompt, call_id, defaults, model) for prompt in prompts]
+        seeds = (_seed(body.seed, defaults.settings, number % choices) for number in range(len(prompts) * choices))
+        drawn = [replace(model.sampling, seed=seed) for seed in seeds]
         return [
-            replace(
-                model,
-                request_id=f"{call_id}/{number}",
-                prompt=None,
-                prompt_ids=read[number // choices],
-                sampling=replace(model.sampling, seed=_seed(body.seed, defaults.settings, number % choices)),
-            )
-            for number in range(len(prompts) * choices)
+            replace(model, request_id=f"{call_id}/{n}", prompt=None, prompt_ids=read[n // choices], sampling=each)
+            for n, each in enumerate(drawn)
         ]
     except EngineError as error:
         raise ApiError(400, str(error), param=error.field) from None

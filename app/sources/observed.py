@@ -90,22 +90,11 @@ def observed_round(
         fate = None
     else:
         fate = Fate.CORRECTION if accepted < drafted else Fate.BONUS if drafted else Fate.PLAIN
-    return replace(
-        _EMPTY,
-        request_id=request_id,
-        number=number,
-        position=position,
-        gamma=drafted,
-        drafted=(NO_ID,) * drafted,
-        accepted=accepted,
-        last=None if fate is None else NO_ID,
-        last_fate=fate,
-        pieces=(*pieces[:accepted], *[""] * (drafted - accepted)),
-        last_piece="" if fate is None else "".join(pieces[accepted:]),
-        at=at,
-        rest_s=seconds,
-        judged=min(accepted + 1, drafted),
-    )
+    made = replace(_EMPTY, request_id=request_id, number=number, position=position, at=at, rest_s=seconds)
+    texts = (*pieces[:accepted], *[""] * (drafted - accepted))
+    made = replace(made, gamma=drafted, drafted=(NO_ID,) * drafted, judged=min(accepted + 1, drafted))
+    made = replace(made, accepted=accepted, pieces=texts, last_piece="".join(pieces[accepted:]))
+    return replace(made, last=None if fate is None else NO_ID, last_fate=fate)
 
 
 def resolve_rounds(records: Iterable[Record]) -> list[Record]:

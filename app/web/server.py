@@ -7,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
@@ -91,13 +92,8 @@ class WebServer(Server):
         async def close() -> None:
             await page.close()
 
-        app = PageApp(
-            self.command,
-            write_bytes=page.send_bytes,
-            write_str=page.send_str,
-            close=close,
-            download_manager=self.download_manager,
-        )
+        page_to: dict[str, Any] = {"write_bytes": page.send_bytes, "write_str": page.send_str, "close": close}
+        app = PageApp(self.command, download_manager=self.download_manager, **page_to)
         try:
             await app.start(to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24))
             await self._process_messages(page, app)

@@ -112,12 +112,9 @@ def _stored(reply: Reply, shown: Data, start: float) -> float:
 def _page(title: str, model: str | None, replies: list[Data]) -> Data:
     ends = [round_["t"] for reply in replies for round_ in reply["rounds"]]
     ends += [reply["end"] for reply in replies if reply["end"] is not None]
-    return {
-        "title": escape_controls(" ".join(title.split())),
-        "model": escape_controls(model) if model else None,
-        "duration": max(ends, default=0.0),
-        "replies": replies,
-    }
+    about: Data = {"title": escape_controls(" ".join(title.split()))}
+    about["model"] = escape_controls(model) if model else None
+    return about | {"duration": max(ends, default=0.0), "replies": replies}
 
 
 def _reply(prompt: str, due: float) -> Data:

@@ -228,13 +228,10 @@ def find_plain(listing: protocol.Listing) -> protocol.Server:
 
 
 def _plain(ready: engine.Ready, penalty: str | None) -> protocol.Server:
-    return protocol.Server(
-        ready,
-        lambda request, _: protocol.Call(
-            protocol.path(request), protocol.standard_body(request, ready.target, penalty)
-        ),
-        PlainReader,
-    )
+    def call(request: engine.Request, _: protocol.Ask) -> protocol.Call:
+        return protocol.Call(protocol.path(request), protocol.standard_body(request, ready.target, penalty))
+
+    return protocol.Server(ready, call, PlainReader)
 
 
 class PlainReader(protocol.Reader):

@@ -132,14 +132,8 @@ def standard_body(request: engine.Request, model: str, penalty: str | None, *, d
         EngineError: the server does not support a setting.
     """
     s = request.sampling
-    body: dict[str, Any] = {
-        "model": model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": request.max_tokens,
-        "temperature": s.temperature,
-        "top_p": s.top_p,
-    }
+    body: dict[str, Any] = {"model": model, "stream": True, "stream_options": {"include_usage": True}}
+    body |= {"max_tokens": request.max_tokens, "temperature": s.temperature, "top_p": s.top_p}
     if request.messages:
         body["messages"] = turns(request.messages)
     else:

@@ -212,13 +212,9 @@ class ReplyBlock(Block):
                 if caret and line.text.strip():
                     line = Strip([*line.crop(0, cell_len(line.text.rstrip())), *caret])
                 return Strip([gutter, *line])
-            return Strip(
-                [
-                    self._number(y, styles) if self._look.by_round else gutter,
-                    *styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round),
-                    *self._caret(y, styles),
-                ]
-            )
+            number = self._number(y, styles) if self._look.by_round else gutter
+            tokens = styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round)
+            return Strip([number, *tokens, *self._caret(y, styles)])
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
             note = Segment(text, styles["error"] if failed else styles["figures"])

@@ -67,15 +67,8 @@ class TimelineLayout:
         """The rounds of each lane, also those without a slot. A server may report other ones at the end of a reply."""
         self.counts = [*map(len, self.rounds)]
         end = _end(self.replies[:own])
-        rounds = sorted(
-            (
-                (record.at - record.seconds, lane, record)
-                for lane, of_lane in enumerate(self.rounds)
-                for record in of_lane
-                if own is None or lane < own or record.at - record.seconds < end
-            ),
-            key=itemgetter(0),
-        )
+        timed = ((r.at - r.seconds, lane, r) for lane, of_lane in enumerate(self.rounds) for r in of_lane)
+        rounds = sorted((r for r in timed if own is None or r[1] < own or r[0] < end), key=itemgetter(0))
         self.scale = _usual_scale([record for _, _, record in rounds]) if scale is None else scale
         """Index into `SCALES_MS`; None without rounds to choose it by."""
         self.ms = SCALES_MS[self.scale] if self.scale is not None else 0.0

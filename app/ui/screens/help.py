@@ -42,14 +42,9 @@ def _rows(*names: str) -> list[Row]:
 
 def _action_rows(section: str, *, replaying: bool) -> list[Row]:
     """Actions of the table that have keys and belong to a section."""
-    return [
-        (f"chat.{action.name}", action.about)
-        for action in ACTIONS.values()
-        if action.about
-        and (action.keys or action.priority)
-        and action.help == section
-        and action.place in (ANYWHERE, REPLAY if replaying else CHAT)
-    ]
+    places = ANYWHERE, REPLAY if replaying else CHAT
+    listed = (a for a in ACTIONS.values() if a.about and (a.keys or a.priority) and a.help == section)
+    return [(f"chat.{action.name}", action.about) for action in listed if action.place in places]
 
 
 class TableScreen(Dialog[None]):
