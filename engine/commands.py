@@ -1,4 +1,4 @@
-"""Commands that other threads send to the engine thread, and answers to those that are awaited."""
+"""Commands that other threads send to the engine thread, and their answers, where one is awaited."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ class Proposer(NamedTuple):
     """Length of the prefix that its draft shares with `Round.drafted`, before truncation at the reply's end."""
 
     def judged(self, accepted: int, tested: int) -> tuple[int, int]:
-        """How many of its tokens were tested, and accepted, where so many of the drafted ones were."""
+        """How many of its tokens were tested, and accepted, where `accepted` of `tested` drafted ones were."""
         right = min(self.shared, accepted)
         return min(right + 1, self.length, tested), right
 
@@ -206,8 +206,8 @@ class Round:
     calls: tuple[Call, ...] = ()
     """Calls of tools that this round completed, which are no part of its text; if empty, not in the trace."""
     call_parts: tuple[Call, ...] = ()
-    """Parts of calls that this round wrote, before those are complete: `arguments` is the text that a part adds to a
-    call's. If empty, not in the trace."""
+    """Parts of calls that this round wrote, before the calls are complete: `arguments` is the text that a part adds to
+    a call's. If empty, not in the trace."""
 
     @property
     def mean_context(self) -> float:

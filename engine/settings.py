@@ -1,4 +1,4 @@
-"""Settings of an engine: how they are described (range, meaning, when a change takes effect), and those of sampling.
+"""Settings of an engine: how they are described (range, meaning, when a change takes effect), and sampling.
 
 A field of `EngineConfig`, `Request` or `Sampling` that is made by `setting` is an entry of the table of settings, from
 which interfaces make their options, keys, controls and documents.

@@ -192,7 +192,7 @@ class PackedBlock(StateDrafter):
     """A block drafter.
 
     Args:
-        layers: its layers, with the target's embedding and output layer; those that are not causal see later rows.
+        layers: its layers, with the target's embedding and output layer; layers that are not causal see later rows.
         fuse: [hidden, taps x hidden].
         fuse_norm: [hidden].
         taps: number of the target's hidden states that are fused.

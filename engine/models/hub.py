@@ -203,7 +203,7 @@ def needed_files(hub_id: str, names: list[str]) -> list[str]:
 
 
 def drafter_file(hub_id: str, names: list[str]) -> str | None:
-    """Select the GGUF file of a block drafter, known by name; None if there is none, or safetensors are there."""
+    """Select the GGUF file of a block drafter, known by name; None without one, or if safetensors are there."""
 
     def rank(name: str) -> tuple[int, str]:
         found = _TYPE.search(name)

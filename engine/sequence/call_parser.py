@@ -241,6 +241,6 @@ class CallParser(ReplyParser):
 
 
 def _first(text: str, marks: Iterable[str], at: int = 0) -> tuple[int, str]:
-    """Place of the first of some marks in a text, and the mark; empty if there is none."""
+    """Place of the first of some marks in a text, and the mark; empty without one."""
     found = [(place, mark) for mark in marks if (place := text.find(mark, at)) >= 0]
     return min(found, default=(-1, ""))

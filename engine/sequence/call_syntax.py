@@ -93,7 +93,7 @@ def read_calls(text: str, tools: Sequence[Tool]) -> list[tuple[str, str]]:
 
 @lru_cache(maxsize=256)
 def schemas_of(tool: Tool) -> Mapping[str, Any]:
-    """Schemas of a tool's arguments by name, each in place of a reference to it."""
+    """Schemas of a tool's arguments by name, each instead of a reference to it."""
     whole = json.loads(tool.parameters)
     properties = whole.get("properties")
     if not isinstance(properties, dict):

@@ -167,7 +167,7 @@ def _joined(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _turns(message: Message) -> Iterator[Message]:
-    """A message with each result of a call as a message of its own, and the parts between results as others."""
+    """A message with each result of a call as a separate message, and the parts between results as others."""
     if message.role == "tool" or not message.parts_of(PartKind.RESULT):
         yield message
         return

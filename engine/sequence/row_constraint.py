@@ -34,7 +34,7 @@ class Constraints:
 
     Args:
         tokenizer: a fast tokenizer of transformers, or a `PlainTokenizer`.
-        vocabulary: V of the target; its tokens beyond those of the tokenizer are never allowed.
+        vocabulary: V of the target; tokens beyond the tokenizer's are never allowed.
         ends: tokens that end a reply.
     """
 
@@ -199,8 +199,8 @@ class RowConstraint:
         return found
 
     def _is_free(self, after: Sequence[int]) -> bool:
-        """Whether so many texts may follow these tokens that there is no choice of a few: that takes less time to find
-        than a mask, inside a string and before a number."""
+        """Whether more than a few texts may follow these tokens, as inside a string and before a number: that takes
+        less time to find than a mask."""
         read = self._matcher.try_consume_tokens(list(after))
         free = any(all(map(self._matcher.validate_tokens, each)) for each in _beginnings(self._tokenizer))
         self._matcher.rollback(read)

@@ -52,7 +52,7 @@ _QUESTION = ({"role": "user", "content": _NEEDLE},)
 SAMPLE_ARGUMENTS: Mapping[str, str | int] = MappingProxyType(
     {"area7f": "first-7f3a", "book7f": "second-7f3a", "count7f": 7351}
 )
-"""In the order of their names: some templates sort them."""
+"""Names in alphabetical order: some templates sort them."""
 SAMPLE_CALL = Call("call7f3a0", "probe_7f3a", json.dumps(dict(SAMPLE_ARGUMENTS)))
 SAMPLE_TOOL = Tool(SAMPLE_CALL.name, "Looks up.", '{"type": "object", "properties": {"area7f": {"type": "string"}}}')
 _RESPONSES = re.compile(r"\btool_responses\b")

@@ -1,8 +1,8 @@
 """Block drafters in GGUF files of llama.cpp's architectures `dflash` and `dspark`, as their authors publish them.
 
 llama.cpp states the depths whose states are read, which are one more than the layers of config.json, pairs the halves
-of a head, and does not mask within the block unless it says so. In its format a DSpark drafter is a DFlash drafter with
-a Markov head.
+of a head, and does not mask within the block unless a key states it. In its format a DSpark drafter is a DFlash drafter
+with a Markov head.
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class BlockNetwork(nn.Module):
 
         Args:
             ends: [B], int64, positions of the last tokens.
-            columns: [B, C], int64, positions of the context, of which those before the last token are there.
+            columns: [B, C], int64, positions of the context, of which the ones before the last token are there.
         """
         shape, made = self.shape, dict[tuple[int | None, bool], Tensor]()
         rows = torch.arange(shape.rows, device=ends.device)
@@ -199,7 +199,7 @@ class _Mlp(nn.Module):
 class _Convolution(nn.Module):
     """Before and after a part of a layer, each row becomes a sum of itself and the rows before it.
 
-    The weights of a dimension are those of the network and some that the row's input gives to its group of dimensions.
+    The weights of a dimension are the network's and some that the row's input gives to its group of dimensions.
     """
 
     def __init__(self, shape: BlockShape) -> None:

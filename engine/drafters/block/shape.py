@@ -254,7 +254,7 @@ class _Reader:
         return tuple(window if kind == _SLIDING else None for kind in kinds)
 
     def _causal(self, windows: Sequence[int | None]) -> tuple[bool, ...]:
-        """Layers of sliding attention are causal where nothing is stated; those of full attention never are."""
+        """Layers of sliding attention are causal where nothing is stated; layers of full attention never are."""
         stated = self._stated("is_causal")
         if stated is None:
             stated = self._stated("causal")

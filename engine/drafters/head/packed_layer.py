@@ -237,7 +237,7 @@ class UnreadStates:
         tapped: Tensor | Sequence[Tensor],
         lengths: Sequence[int] | None = None,
     ) -> None:
-        """Keep the states of the tokens that are wanted; those of a round are read at once.
+        """Keep the states of the tokens that are wanted; states of a round are read at once.
 
         Args:
             slots: [B].

@@ -55,7 +55,7 @@ _SPELLED = {
     LAYER_VECTORS["router_norm"]: "router.proj.scale",
     LAYER_VECTORS["expert_scale"]: "experts.down_proj.scale",
 }
-"""Ends of names to those that llama.cpp's converter gives to gguf's map of names."""
+"""Ends of names, and what llama.cpp's converter gives to gguf's map of names instead."""
 _SUFFIXES = (".weight", ".bias", ".scale")
 _JOINED = "ffn_gate_up_exps.weight"
 """End of llama.cpp's name of gate and up of all experts in one tensor."""

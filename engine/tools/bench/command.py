@@ -79,7 +79,7 @@ class BenchOptions(ToolOptions):
             raise EngineError(f"slots is {self.slots}: a batch of {max(self.batches)} needs as many")
         check(not (self.peers and self.crossover), "--peer does not go with --crossover: run the bench twice")
         if self.llama_cpp is not None and not self.llama_cpp.expanduser().is_dir():
-            raise EngineError(f"there is no folder {self.llama_cpp}: --llama-cpp takes the one that has xllamacpp")
+            raise EngineError(f"there is no folder {self.llama_cpp}: --llama-cpp takes the folder that has xllamacpp")
         if self.synthetic is None and self.shape:
             raise EngineError("--shape goes with --synthetic ALPHA, which makes models of that shape")
         if self.synthetic is not None:

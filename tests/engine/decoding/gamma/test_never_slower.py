@@ -129,6 +129,7 @@ MACHINES = pytest.mark.parametrize("verify", [FLAT, FROM_5, FROM_2], ids=["flat"
 STEP = 0.05
 
 
+@pytest.mark.daily(2)
 @MACHINES
 def test_growing_trees_are_no_slower_than_the_best_fixed_chain(verify: Pass) -> None:
     fixed = machine_of(verify, STEP, 0)
@@ -139,6 +140,7 @@ def test_growing_trees_are_no_slower_than_the_best_fixed_chain(verify: Pass) -> 
     assert mean(speed(machine.played[COLD:]) for machine in machines) > best
 
 
+@pytest.mark.daily(2)
 @MACHINES
 def test_the_first_reply_of_a_start_gains_by_drafts(verify: Pass) -> None:
     """Costs are known from the warm-up, acceptance is what the head shows: nothing has to be found out first."""
