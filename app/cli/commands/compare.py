@@ -1,7 +1,5 @@
 """`specchat compare`: prompts in two setups; times, speedup, and whether the texts are equal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
