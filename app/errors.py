@@ -1,7 +1,5 @@
 """Errors of the app, each with one sentence for the user; the engine's are `engine.EngineError`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Folders and files of specchat: the platform's own (platformdirs), or all in `SPECCHAT_HOME`. Creates none of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import platformdirs

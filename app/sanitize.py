@@ -4,8 +4,6 @@ Models and piped files can contain escape sequences. `escape_controls` replaces 
 does not show by visible ones; `clean_prompt` removes control characters from typed, pasted or piped text.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 

@@ -17,7 +17,7 @@ from typer._completion_shared import get_completion_script
 from specchat.app.cli import options
 from specchat.app.cli.command_line import app
 from specchat.app.cli.options import drafters
-from specchat.app.server.chat_body import ChatBody
+from specchat.app.server.protocol import ChatBody
 from specchat.app.settings.controls import CONTROLS
 from specchat.app.settings.settings import AUTO, TABLE
 from specchat.app.settings.settings_file import PHRASES

@@ -1,7 +1,5 @@
 """Stores conversations in one background thread, in order, so that the interface never waits for a disk."""
 
-from __future__ import annotations
-
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -106,8 +104,7 @@ class Archive(StoreWriter):
 
     def __init__(self, store: Store, on_error: Callable[[str], None], past: PastReplies | None = None) -> None:
         super().__init__(on_error)
-        self._store = store
-        self._past = past
+        self._store, self._past = store, past
 
     def chats(self) -> Future[list[Chat] | None]:
         """All chats, newest first."""
@@ -138,13 +135,9 @@ class Archive(StoreWriter):
                 chat = conversation.chat or self._store.create_chat(conversation.title)
                 if conversation.chat is None:
                     self._store.change_chat(chat.id, **_options(conversation))
+                files, returned = prompt.attachments, prompt.results
                 row = self._store.add_message(
-                    chat.id,
-                    "user",
-                    prompt.text,
-                    parent=parent(),
-                    attachments=prompt.attachments,
-                    results=prompt.results,
+                    chat.id, "user", prompt.text, parent=parent(), attachments=files, results=returned
                 )
             conversation.chat, prompt.row = chat, row
 
@@ -164,9 +157,8 @@ class Archive(StoreWriter):
                 if (before := parent()) is not None:
                     self._store.set_parent(asked, before)
                 for reply, rounds in zip(replies, given, strict=True):
-                    row = self._store.add_message(
-                        chat.id, "assistant", "", parent=asked, chosen=reply is shown, model=reply.model
-                    )
+                    chosen, model = reply is shown, reply.model
+                    row = self._store.add_message(chat.id, "assistant", "", parent=asked, chosen=chosen, model=model)
                     self._append(row, rounds)
                     rows.append(row)
             for reply, row in zip(replies, rows, strict=True):

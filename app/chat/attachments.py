@@ -1,7 +1,5 @@
 """Attachments of a prompt: reading text files of any encoding, names on screen, and the text that the model gets."""
 
-from __future__ import annotations
-
 import codecs
 import re
 from collections.abc import Container, Sequence

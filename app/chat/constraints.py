@@ -1,7 +1,5 @@
 """What a reply has to follow, as a user states it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from specchat.app.errors import UsageError

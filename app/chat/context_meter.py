@@ -1,7 +1,5 @@
 """How much of the context is used with the text in the composer: earlier messages, the prompt, and its attachments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -48,8 +46,7 @@ class ContextMeter:
     """
 
     def __init__(self, count: Count, take_tokens: Callable[[Attachment, int], None]) -> None:
-        self._count = count
-        self._take_tokens = take_tokens
+        self._count, self._take_tokens = count, take_tokens
         self.context = 0
         """Limit of a chat in tokens; 0 while unknown."""
         self._requested = 0

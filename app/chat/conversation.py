@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 from uuid import uuid4
 
@@ -15,31 +15,21 @@ from specchat.app.chat.tree import Node
 from specchat.app.settings.settings import THINKING, Settings
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Chat
-from specchat.engine import Constraint, FinishReason, Message, MessagePart, PartKind, Request, Tool, message_parts
+from specchat.engine import Constraint, FinishReason, Message, PartKind, Request, Tool, message_parts
 
 if TYPE_CHECKING:
     from specchat.app.sources.tool_client import ToolClient
 
 
+@dataclass(eq=False, repr=False)
 class Prompt(Node):
     """What the user sends, or the results of the calls in the reply before. The replies to it are its children."""
 
-    def __init__(
-        self,
-        text: str,
-        attachments: tuple[Attachment, ...] = (),
-        *,
-        wanted: int = 1,
-        row: int | None = None,
-        results: tuple[MessagePart, ...] = (),
-    ) -> None:
-        super().__init__(row)
-        self.text = text
-        """The text as it was typed."""
-        self.attachments = attachments
-        self.results = results
-        self.wanted = wanted
-        """Number of replies to request when it is sent."""
+    text: str
+    """The text as it was typed."""
+    attachments: tuple[Attachment, ...] = ()
+    wanted: int = field(default=1, kw_only=True)
+    """Number of replies to request when it is sent."""
 
     @classmethod
     def of(cls, message: Message) -> Self:
@@ -84,47 +74,41 @@ class Prompt(Node):
         return bool(self.results) or self.reply.has_text or self.reply.reason is not FinishReason.ERROR
 
 
+@dataclass(eq=False, repr=False)
 class Conversation:
-    """A chat.
+    """A chat."""
 
-    Args:
-        chat: Its row in the store; None before it is stored.
-        path: The first messages.
-        system: System prompt; None for that of the settings.
-        thinking: Value of the template's thinking switch; None follows the settings.
-        servers: Names of the MCP servers that are on.
-    """
+    chat: Chat | None = None
+    """Its row in the store; None before it is stored."""
+    path: InitVar[Iterable[Prompt | Reply]] = ()
+    """The first messages."""
+    _: KW_ONLY
+    system: str | None = None
+    """System prompt; None for that of the settings."""
+    thinking: bool | str | None = None
+    """Value of the template's thinking switch; None follows the settings."""
+    servers: tuple[str, ...] = ()
+    """Names of the MCP servers that are on."""
+    constraint: Constraint | None = None
+    """What replies have to follow, until the program ends."""
+    constraint_name: str = ""
+    """Name of the file of the constraint."""
+    client: ToolClient | None = None
+    """Connections to the MCP servers that are on, until the program ends."""
+    connecting: int = 0
+    """Number of tasks that make connections, for which prompts wait."""
+    decisions: Decisions = field(default_factory=Decisions)
+    """The user's decisions about their tools."""
+    other_lane: Conversation | None = None
+    """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
+    root: Node = field(default_factory=Node, init=False)
+    leaf: Node = field(init=False)
+    """The selected message: the path leads to it. Waiting prompts are at the end of the path."""
+    prompts: list[Prompt] = field(default_factory=list, init=False)
+    """The prompts of the path, in order."""
 
-    def __init__(
-        self,
-        chat: Chat | None = None,
-        path: Iterable[Prompt | Reply] = (),
-        *,
-        system: str | None = None,
-        thinking: bool | str | None = None,
-        servers: tuple[str, ...] = (),
-    ) -> None:
-        self.chat = chat
-        self.system = system
-        self.thinking = thinking
-        self.servers = servers
-        self.constraint: Constraint | None = None
-        """What replies have to follow, until the program ends."""
-        self.constraint_name = ""
-        """Name of the file of the constraint."""
-        self.client: ToolClient | None = None
-        """Connections to the MCP servers that are on, until the program ends."""
-        self.connecting = 0
-        """Number of tasks that make connections, for which prompts wait."""
-        self.decisions = Decisions()
-        """The user's decisions about their tools."""
-        self.other_lane: Conversation | None = None
-        """The conversation with the same prompts side by side whose chat and first prompt this one shares."""
-        self.root = Node()
+    def __post_init__(self, path: Iterable[Prompt | Reply]) -> None:
         self.leaf = self.root
-        """The selected message: the path leads to it. Waiting prompts are at the end of the path."""
-        self.prompts: list[Prompt] = []
-        """The prompts of the path, in order."""
         for message in path:
             self.append(message)
 
@@ -178,9 +162,8 @@ class Conversation:
         """Set the counted length of an attachment; return the prompts of the path that have it."""
         same = [prompt for prompt in self.prompts if any(each.is_same(one) for each in prompt.attachments)]
         for prompt in same:
-            prompt.attachments = tuple(
-                replace(each, tokens=tokens) if each.is_same(one) else each for each in prompt.attachments
-            )
+            own = (replace(each, tokens=tokens) if each.is_same(one) else each for each in prompt.attachments)
+            prompt.attachments = tuple(own)
         return same
 
     def request(self, settings: Settings, prompt: Prompt) -> Request:
@@ -224,8 +207,7 @@ class Conversation:
 
     def messages_of(self, prompt: Prompt, reply: Reply) -> tuple[Message, ...]:
         """The messages that the model got for this reply to a prompt of the path."""
-        messages = enumerate(self.messages(prompt))
-        return tuple(message for place, message in messages if place not in reply.left_out)
+        return tuple(message for place, message in enumerate(self.messages(prompt)) if place not in reply.left_out)
 
     @property
     def left_out(self) -> frozenset[Prompt]:

@@ -3,8 +3,6 @@
 Import takes all versions. A chat that cannot be read is left out, with a sentence that says why.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,37 +10,21 @@ from dataclasses import asdict, replace
 from hashlib import blake2b
 from typing import Any
 
+from specchat import engine
+from specchat.app.chat import foreign_chats
 from specchat.app.chat.attachments import as_block
 from specchat.app.chat.conversation import Conversation, Prompt
-from specchat.app.chat.foreign_chats import (
-    admitted_line,
-    change_time,
-    chatgpt_chat,
-    claude_chat,
-    open_webui_chat,
-    text_of,
-    whole_chat,
-)
+from specchat.app.chat.foreign_chats import text_of
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.reply_stage import ENDINGS, Stage
 from specchat.app.chat.titles import title_of
+from specchat.app.chat.web_page import chat_data, render
 from specchat.app.sanitize import escape_json, escape_steering
 from specchat.app.settings.controls import sampling_text
 from specchat.app.storage.attachments import FILE, PASTE, Attachment
 from specchat.app.storage.imports import ImportedChat
 from specchat.app.storage.store import StoredMessage
-from specchat.engine import (
-    FinishReason,
-    Measured,
-    MessagePart,
-    PartKind,
-    Round,
-    from_json,
-    marks_of,
-    message_parts,
-    split_reply,
-    to_json,
-)
+from specchat.engine import FinishReason, PartKind
 
 FORMATS = ("md", "json", "svg", "html")
 """Markdown, JSON, a picture, a web page that replays the chat."""
@@ -68,7 +50,7 @@ def as_markdown(conversation: Conversation, model: str, *, thinking: bool = Fals
 def as_json(conversation: Conversation, model: str) -> str:
     """One object: every turn with all its replies, and each reply with its rounds as in a trace."""
     head = {"format": FORMAT, "version": VERSION, "title": conversation.title, "model": model or None}
-    exported = {
+    told = {
         **head,
         "id": conversation.chat.uid if conversation.chat else None,
         "updated_at": conversation.chat.updated_at if conversation.chat else None,
@@ -81,12 +63,19 @@ def as_json(conversation: Conversation, model: str) -> str:
                 "version": prompt.place,
                 "versions": [other.text for other in prompt.siblings if isinstance(other, Prompt)],
                 **({"results": _tool_parts(prompt.results)} if prompt.results else {}),
-                **({"attachments": [_exported(one) for one in prompt.attachments]} if prompt.attachments else {}),
+                **({"attachments": [_attached(one) for one in prompt.attachments]} if prompt.attachments else {}),
             }
             for prompt in conversation.prompts
         ],
     }
-    return escape_json(json.dumps(exported, ensure_ascii=False, indent=1)) + "\n"
+    return escape_json(json.dumps(told, ensure_ascii=False, indent=1)) + "\n"
+
+
+def in_format(conversation: Conversation, form: str, model: str = "", *, thinking: bool = False) -> str:
+    """A chat as Markdown, JSON, or a page that replays it: one of `FORMATS` but the picture."""
+    if form == "html":
+        return render(chat_data(conversation, model))
+    return as_markdown(conversation, model, thinking=thinking) if form == "md" else as_json(conversation, model)
 
 
 def file_stem(title: str) -> str:
@@ -108,24 +97,23 @@ def _markdown_reply(reply: Reply, *, thinking: bool) -> list[str]:
         notes.append("interrupted")
     elif reply.reason not in (FinishReason.EOS, FinishReason.STOP, None):
         notes.append(reply.message or ENDINGS[reply.reason])
-    calls = map(_markdown_tool, reply.calls)
-    return [quoted, reply.text.strip(), *calls, f"*{' · '.join(notes)}*" if notes else ""]
+    return [quoted, reply.text.strip(), *map(_markdown_tool, reply.calls), f"*{' · '.join(notes)}*" if notes else ""]
 
 
-def _markdown_tool(part: MessagePart) -> str:
+def _markdown_tool(part: engine.MessagePart) -> str:
     """A call, or a result: the tool, and what it gets or returned as a block of code."""
     return as_block(Attachment(PASTE, f"{'calls' if part.kind is PartKind.CALL else 'from'} {part.name}", part.text))
 
 
-def _tool_parts(parts: Iterable[MessagePart]) -> list[dict[str, str]]:
+def _tool_parts(parts: Iterable[engine.MessagePart]) -> list[dict[str, str]]:
     return [{"id": part.call_id, "name": part.name, "text": part.text} for part in parts]
 
 
-def _read_tool_parts(exported: Iterable[Mapping[str, Any]], kind: PartKind) -> list[MessagePart]:
-    return [MessagePart(kind, *(text_of(each[name]) for name in ("text", "name", "id"))) for each in exported]
+def _read_tool_parts(exported: Iterable[Mapping[str, Any]], kind: PartKind) -> list[engine.MessagePart]:
+    return [engine.MessagePart(kind, *(text_of(each[name]) for name in ("text", "name", "id"))) for each in exported]
 
 
-def _exported(attachment: Attachment) -> dict[str, Any]:
+def _attached(attachment: Attachment) -> dict[str, Any]:
     return {name: getattr(attachment, name) for name in ("kind", "name", "text", "tokens")}
 
 
@@ -147,8 +135,8 @@ def _reply(reply: Reply) -> dict[str, Any]:
             for name in ("tested", "accepted", "rejected", "discarded", "acceptance", "tokens_per_second")
         }
         | {f"{name}_speedup": getattr(gain, name, None) for name in ("predicted", "measured")},
-        **({"measured": json.loads(to_json(reply.measured))} if reply.measured else {}),
-        "rounds": [json.loads(to_json(record)) for record in reply.rounds],
+        **({"measured": json.loads(engine.to_json(reply.measured))} if reply.measured else {}),
+        "rounds": [json.loads(engine.to_json(record)) for record in reply.rounds],
     }
 
 
@@ -213,18 +201,18 @@ def _chat(exported: Any) -> ImportedChat:
     if exported.get("format") == FORMAT:
         chat, messages = _own(exported)
     elif "mapping" in exported:
-        chat, messages = chatgpt_chat(exported)
+        chat, messages = foreign_chats.chatgpt_chat(exported)
     elif "chat_messages" in exported:
-        chat, messages = claude_chat(exported)
+        chat, messages = foreign_chats.claude_chat(exported)
     elif isinstance(exported.get("chat"), dict):
-        chat, messages = open_webui_chat(exported["chat"], exported.get("title"))
+        chat, messages = foreign_chats.open_webui_chat(exported["chat"], exported.get("title"))
     else:
         raise ValueError(UNKNOWN_FORMAT)
     stated = (exported.get(name) for name in ("conversation_id", "id", "uuid"))
     about = exported.get("title"), exported.get("create_time"), exported.get("created_at"), messages[0].content
     uid = next((each for each in stated if isinstance(each, str) and each), None)
     uid = uid or blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
-    return replace(chat, uid=text_of(uid), updated_at=change_time(exported)), messages
+    return replace(chat, uid=text_of(uid), updated_at=foreign_chats.change_time(exported)), messages
 
 
 def _own(exported: Mapping[str, Any]) -> ImportedChat:
@@ -234,30 +222,33 @@ def _own(exported: Mapping[str, Any]) -> ImportedChat:
         attached = tuple(_attachment(each) for each in turn.get("attachments", ()))
         prompt = len(messages)
         results = _read_tool_parts(turn.get("results", ()), PartKind.RESULT)
-        said = (*results, *message_parts(text_of(turn["prompt"])))
+        said = (*results, *engine.message_parts(text_of(turn["prompt"])))
         messages.append(StoredMessage(prompt, "user", said, parent=parent, attachments=attached))
         parent = prompt
         for place, reply in enumerate(turn["replies"]):
-            rounds = [from_json(json.dumps(values)) for values in reply["rounds"]]
+            rounds = [engine.from_json(json.dumps(values)) for values in reply["rounds"]]
             thinking, text = text_of(reply.get("thinking", "")), text_of(reply["text"])
             known = {name: reply[name] for name in ("sampling", "left_out") if reply.get(name)}
-            if "thinking" not in reply and (marks := marks_of(text)) is not None:  # an earlier version left it there
+            if (
+                "thinking" not in reply and (marks := engine.marks_of(text)) is not None
+            ):  # an earlier version left it there
                 known["thinking"] = list(marks)
-                thinking, text = split_reply(text, marks)
-            tokens = next((record.position for record in rounds if isinstance(record, Round)), 0)
-            lines = (*admitted_line(known, tokens), *map(to_json, rounds))
-            if "measured" in reply and isinstance(final := from_json(json.dumps(reply["measured"])), Measured):
-                lines = (*lines, to_json(final))
+                thinking, text = engine.split_reply(text, marks)
+            tokens = next((record.position for record in rounds if isinstance(record, engine.Round)), 0)
+            lines = (*foreign_chats.admitted_line(known, tokens), *map(engine.to_json, rounds))
+            if "measured" in reply and isinstance(
+                final := engine.from_json(json.dumps(reply["measured"])), engine.Measured
+            ):
+                lines = (*lines, engine.to_json(final))
             chosen = place == (turn["chosen"] or 0)
             reason = reply["reason"] if reply["reason"] in set(FinishReason) else FinishReason.CANCELLED.value
             if chosen:
                 parent = len(messages)
-            model = text_of(reply.get("model", ""))
-            told = reason, prompt, chosen, model, lines
+            told = reason, prompt, chosen, text_of(reply.get("model", "")), lines
             calls = _read_tool_parts(reply.get("calls", ()), PartKind.CALL)
-            said = (*message_parts(text, thinking), *calls)
+            said = (*engine.message_parts(text, thinking), *calls)
             messages.append(StoredMessage(len(messages), "assistant", said, *told))
-    return whole_chat(exported.get("title"), messages, text_of(exported.get("system") or ""))
+    return foreign_chats.whole_chat(exported.get("title"), messages, text_of(exported.get("system") or ""))
 
 
 def _attachment(exported: Mapping[str, Any]) -> Attachment:

@@ -3,8 +3,6 @@
 What has no text, such as an image, becomes a placeholder in brackets. Calls of tools and their results are left out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -90,9 +88,8 @@ def chatgpt_chat(exported: Mapping[str, Any]) -> ImportedChat:
     Raises:
         ValueError: it has no messages that can be shown.
     """
-    nodes = {
-        name: _chatgpt_node(node.get("parent"), node.get("message") or {}) for name, node in exported["mapping"].items()
-    }
+    mapping = exported["mapping"].items()
+    nodes = {name: _chatgpt_node(node.get("parent"), node.get("message") or {}) for name, node in mapping}
     return _tree(exported.get("title"), nodes, exported.get("current_node"))
 
 
@@ -277,8 +274,7 @@ def _tree(
             if role == "assistant" and above is None:
                 raise ValueError("it begins with a reply")
             if above is not None and above.role == role == "assistant":
-                thoughts = _joined([above.thinking, thought])
-                said = message_parts(_joined([above.content, text]), thoughts)
+                said = message_parts(_joined([above.content, text]), _joined([above.thinking, thought]))
                 messages[above.id] = replace(above, parts=said, model=above.model or model)
             else:
                 reason, *rest = ("eos", model, request) if role == "assistant" else (None, "", (), attachments)

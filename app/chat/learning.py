@@ -4,8 +4,6 @@ The process has one thread and the lowest priority. It is suspended while the en
 battery. It keeps its text and its state in one folder, which is deleted when it ends.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -84,14 +82,10 @@ class Learning:
         self._target, self._text, self._result, self._paused = target, "", {}, ""
         learnt = _head(target)
         command = self._command(target, str(learnt) if learnt.is_dir() else target, folder)
+        env = os.environ | {"OMP_NUM_THREADS": "1"}
         with explained("learning cannot start"):
-            self._child = child = Child(
-                command,
-                self._take,
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-                # Its own group, in this session: the system ends a suspended process whose app was killed.
-                process_group=0,
-            )
+            # Its own group, in this session: the system ends a suspended process whose app was killed.
+            self._child = child = Child(command, self._take, env=env, process_group=0)
         with suppress(psutil.Error):
             psutil.Process(child.process.pid).nice(19)
 

@@ -1,7 +1,5 @@
 """The lessons of the tour: two rounds of a recorded reply, explained step by step."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

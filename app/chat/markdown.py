@@ -89,7 +89,6 @@ def _latex(state: StateInline, silent: bool) -> bool:
     if end < 0:
         return False
     if not silent:
-        token = state.push("math_inline", "math", 0)
-        token.content = state.src[start : end + 2]
+        state.push("math_inline", "math", 0).content = state.src[start : end + 2]
     state.pos = end + 2
     return True

@@ -1,7 +1,5 @@
 """The parts of a message: text, thinking and calls of tools, in order."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from itertools import groupby, repeat

@@ -3,8 +3,6 @@
 This runs in a separate thread, one reply at a time, so that neither the engine nor the interface waits for it.
 """
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

@@ -1,27 +1,13 @@
 """Requests about one token of a reply: its likeliest alternatives, and the top-k lists of target and drafter."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from specchat import engine
 from specchat.app.chat.reply import Computed, Reply
 from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import Source
-from specchat.engine import (
-    Admitted,
-    Candidate,
-    Detail,
-    EngineError,
-    Fate,
-    Finished,
-    FinishReason,
-    Message,
-    Record,
-    Request,
-    Round,
-)
 
 SAME = 0.05
 """Largest difference between probabilities that is explained by rounding."""
@@ -34,21 +20,21 @@ OTHER_SETTINGS = "with the current settings or weights, which are not those of t
 class Question(Protocol):
     """Receives the records of its request."""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: engine.Record) -> None:
         """Add a record; the last one is a `Finished`."""
 
 
 class Look:
     """Waits for the likeliest tokens at one place: `then` gets the round with `Round.detail`, and None at the end."""
 
-    def __init__(self, then: Callable[[Round | None], None]) -> None:
+    def __init__(self, then: Callable[[engine.Round | None], None]) -> None:
         self._then = then
 
-    def add(self, record: Record) -> None:
+    def add(self, record: engine.Record) -> None:
         """Add an event of the request."""
-        if isinstance(record, Round):
+        if isinstance(record, engine.Round):
             self._then(record)
-        elif isinstance(record, Finished):
+        elif isinstance(record, engine.Finished):
             self._then(None)
 
 
@@ -61,13 +47,16 @@ class Saying:
     def __init__(self, then: Callable[[str, bool], None]) -> None:
         self._then, self._text = then, ""
 
-    def add(self, record: Record) -> None:
+    def add(self, record: engine.Record) -> None:
         """Add an event of the request."""
-        if isinstance(record, Round):
+        if isinstance(record, engine.Round):
             self._text += record.answer
-        elif isinstance(record, Finished) and record.reason not in (FinishReason.ERROR, FinishReason.CANCELLED):
+        elif isinstance(record, engine.Finished) and record.reason not in (
+            engine.FinishReason.ERROR,
+            engine.FinishReason.CANCELLED,
+        ):
             left = "" if record.thinking else record.tail
-            self._then(self._text + left, record.reason is not FinishReason.LENGTH)
+            self._then(self._text + left, record.reason is not engine.FinishReason.LENGTH)
 
 
 class Questions:
@@ -95,12 +84,12 @@ class Questions:
             if isinstance(question, Saying):
                 source.cancel(request_id)
 
-    def ask(self, source: Source, question: Question, request: Request, context: Sequence[int]) -> str | None:
+    def ask(self, source: Source, question: Question, request: engine.Request, context: Sequence[int]) -> str | None:
         """Submit a question after these tokens of a reply; return why the source does not take it, if so."""
         self._waiting[request.request_id] = question
         try:
             source.examine(request, context)
-        except EngineError as error:
+        except engine.EngineError as error:
             del self._waiting[request.request_id]
             return str(error)
         return None
@@ -108,12 +97,12 @@ class Questions:
     def end(self, sentence: str) -> None:
         """Fail all questions with this sentence."""
         for request_id in list(self._waiting):
-            self.add(request_id, Finished(request_id, FinishReason.ERROR, "", sentence, 0.0))
+            self.add(request_id, engine.Finished(request_id, engine.FinishReason.ERROR, "", sentence, 0.0))
 
-    def add(self, request_id: str, record: Record) -> None:
+    def add(self, request_id: str, record: engine.Record) -> None:
         """Pass a record to the question it answers."""
         question = self._waiting[request_id]
-        if isinstance(record, Finished):
+        if isinstance(record, engine.Finished):
             del self._waiting[request_id]
         question.add(record)
 
@@ -131,40 +120,31 @@ class Examination:
     def __init__(self, reply: Reply, number: int, size: int) -> None:
         self.reply, self.number, self._size = reply, number, size
         self._record, self._token = reply.token(number)
-        before = reply.rounds[: reply.round_of(number)]
-        emitted = [token for record in before for token in record.emitted]
+        emitted = [token for record in reply.rounds[: reply.round_of(number)] for token in record.emitted]
         self.context = (*emitted, *self._record.drafted[: min(self._token.place, self._record.accepted)])
         """Tokens of the reply before this one."""
         self._prompt_tokens = reply.rounds[0].position
         self._computed = Computed(None, OTHER_PROMPT)
         self._fits = False
 
-    def request(self, settings: Settings, request_id: str, messages: tuple[Message, ...]) -> Request:
+    def request(self, settings: Settings, request_id: str, messages: tuple[engine.Message, ...]) -> engine.Request:
         """The request whose first round has the lists, to submit after `context`."""
         made = settings.request(request_id, messages)
         greedy = all(p in (0, 1) for record in self.reply.rounds for p in record.p)
         sampling = self.reply.sampling or made.sampling
         sampling = replace(sampling, temperature=0.0) if greedy else sampling
         drafter, gamma = (self._record.drafter, 1) if self._drafter_decides else ("none", 0)
-        return replace(
-            made,
-            sampling=sampling,
-            drafter=drafter,
-            gamma=gamma,
-            max_tokens=1 + gamma,
-            stop=(),
-            detail=WIDE,
-            constraint=self.reply.constraint,
-        )
+        made = replace(made, sampling=sampling, drafter=drafter, gamma=gamma, max_tokens=1 + gamma)
+        return replace(made, stop=(), detail=WIDE, constraint=self.reply.constraint)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: engine.Record) -> None:
         """Add an event of that request; at its end the result is in `Reply.computed`."""
         match record:
-            case Admitted():
+            case engine.Admitted():
                 self._fits = record.prompt_tokens == self._prompt_tokens + len(self.context)
-            case Round(number=0) if self._fits and record.detail:
+            case engine.Round(number=0) if self._fits and record.detail:
                 self._computed = self._compute(record.detail[0])
-            case Finished():
+            case engine.Finished():
                 self.fail(record.message)
 
     def fail(self, sentence: str) -> None:
@@ -178,14 +158,14 @@ class Examination:
         """Index of the draft that was tested at this position, if any."""
         if self._token.place < self._record.tested:
             return self._token.place
-        return self._record.accepted if self._token.fate is Fate.CORRECTION else None
+        return self._record.accepted if self._token.fate is engine.Fate.CORRECTION else None
 
     @property
     def _drafter_decides(self) -> bool:
         """Whether the drafter's distribution had more than the drafted token."""
         return self._place is not None and self._record.q[self._place] < 1
 
-    def _compute(self, detail: Detail) -> Computed:
+    def _compute(self, detail: engine.Detail) -> Computed:
         place, note = self._place, ""
         if place is None:
             return Computed(self._cut(replace(detail, draft=(), draft_entropy=0.0, residual=())), note)
@@ -193,7 +173,8 @@ class Examination:
         known = {candidate.id: candidate.probability for candidate in detail.draft}
         if not self._drafter_decides or abs(known.get(drafted, 0.0) - q) > SAME:
             # Only the drafted token is known of a drafter without a distribution, or one that now gives another one.
-            detail = replace(detail, draft=(Candidate(drafted, self._record.pieces[place], q),), draft_entropy=0.0)
+            only = engine.Candidate(drafted, self._record.pieces[place], q)
+            detail = replace(detail, draft=(only,), draft_entropy=0.0)
         target = {candidate.id: candidate.probability for candidate in detail.target}
         if p not in (0, 1) and abs(target.get(drafted, 0.0) - p) > SAME and not self._record.refused:
             note = OTHER_SETTINGS
@@ -201,11 +182,11 @@ class Examination:
         residual = self._residual(detail, target) if rejected else ()
         return Computed(self._cut(replace(detail, residual=residual)), note)
 
-    def _cut(self, detail: Detail) -> Detail:
+    def _cut(self, detail: engine.Detail) -> engine.Detail:
         size = self._size
         return replace(detail, target=detail.target[:size], draft=detail.draft[:size], residual=detail.residual[:size])
 
-    def _residual(self, detail: Detail, target: dict[int, float]) -> tuple[Candidate, ...]:
+    def _residual(self, detail: engine.Detail, target: dict[int, float]) -> tuple[engine.Candidate, ...]:
         """norm(max(0, p − q)) of the listed tokens; it sums to 1 − Σ min(p, q) before normalisation."""
         q = {candidate.id: candidate.probability for candidate in detail.draft}
         place = self._record.accepted

@@ -1,7 +1,5 @@
 """One reply: its rounds, its text, its figures, and how far it has progressed. Independent of widgets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,8 +15,7 @@ from specchat.app.chat.tool_calls import Calling
 from specchat.app.chat.tree import Node
 from specchat.app.sanitize import escape_controls
 from specchat.app.settings.controls import sampling_text
-from specchat.app.sources.marked import Unmarked
-from specchat.app.sources.observed import observed_round, rounds_of_steps
+from specchat.app.sources.observed import Unmarked, observed_round, rounds_of_steps
 from specchat.app.sources.source import Part
 from specchat.engine import Message, MessagePart, message_parts
 
@@ -265,15 +262,10 @@ class Reply(Node, RecordedRounds):
 
     def _snapshot(self) -> ReplyFigures:
         now = self.measured or self._counts.measure()
-        return ReplyFigures(
-            metrics=self.metrics.copy(),
-            gain=now.gain,
-            counted_rounds=now.rounds,
-            speeds=tuple(self._counts.speeds[-LONGEST_COURSE:]),
-            gammas=tuple(record.steps for record in self.own_rounds[-LONGEST_COURSE:]),
-            running=self.running,
-            thought=self.thought.figures(),
-        )
+        speeds = tuple(self._counts.speeds[-LONGEST_COURSE:])
+        gammas = tuple(record.steps for record in self.own_rounds[-LONGEST_COURSE:])
+        counts, thought = self.metrics.copy(), self.thought.figures()
+        return ReplyFigures(counts, now.gain, now.rounds, speeds, gammas, self.running, thought)
 
 
 def shared_a_batch(one: Reply, other: Reply) -> bool:

@@ -1,7 +1,5 @@
 """The figures of one reply: counts over the rounds of its request."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from specchat import engine
@@ -61,6 +59,5 @@ class Counts:
 
     def measure(self, request_id: str = "") -> engine.Measured:
         """The speedup by now."""
-        return engine.Measured(
-            request_id, self._gains.gain(self.metrics.alpha), self._gains.rounds, self._baseline.read_s
-        )
+        gain = self._gains.gain(self.metrics.alpha)
+        return engine.Measured(request_id, gain, self._gains.rounds, self._baseline.read_s)

@@ -1,7 +1,5 @@
 """How far a reply has progressed, and why it ended."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from enum import StrEnum
 

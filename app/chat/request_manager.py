@@ -3,14 +3,13 @@
 Records are stored before they are shown, so that everything a user has seen survives a kill.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
+from specchat import engine
 from specchat.app.chat.archive import Archive, NoArchive
 from specchat.app.chat.conversation import Conversation, Prompt
 from specchat.app.chat.delivery import ActiveConversations, Arrivals, RunningReplies
@@ -22,21 +21,6 @@ from specchat.app.settings.settings import Settings
 from specchat.app.sources.source import NoSource, Source
 from specchat.app.storage.attachments import Attachment
 from specchat.app.storage.store import Store
-from specchat.engine import (
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Measured,
-    Message,
-    MessagePart,
-    Ready,
-    Record,
-    Request,
-    Round,
-    Sampling,
-    Tool,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +53,7 @@ class RequestManager:
     Prompts wait until the models are loaded and the reply before them has ended, so that a user can type ahead.
     """
 
-    def __init__(self, observe: Callable[[Conversation, Reply, Event], None] | None = None) -> None:
+    def __init__(self, observe: Callable[[Conversation, Reply, engine.Event], None] | None = None) -> None:
         """Create it; `observe` is called with each event of a running reply, after the reply has taken it."""
         self.running = RunningReplies()
         self.replies = self.running.replies
@@ -83,7 +67,7 @@ class RequestManager:
         self._ready = False
         self._target = ""
         """The answering model, as the source names it."""
-        self._own = Sampling()
+        self._own = engine.Sampling()
         self._failure = ""
         self.questions = Questions()
         self._chats: dict[str, tuple[int, str]] = {}
@@ -105,16 +89,16 @@ class RequestManager:
         """Change to another source, which was started; None until there is one. No reply may be running."""
         assert not self.replies
         self.questions.end("another model has been loaded since")
-        self._ready, self._failure, self._own = False, "", Sampling()
+        self._ready, self._failure, self._own = False, "", engine.Sampling()
         self.running.forget()
         self._chats.clear()
         self.running.source = source or NoSource()
         self.session = replace(self.session, source=self.running.source)
         self.settings = settings
 
-    def ready(self, target: str = "", own: Sampling | None = None) -> None:
+    def ready(self, target: str = "", own: engine.Sampling | None = None) -> None:
         """Send waiting prompts: the models are loaded; the source's name of its target, and that one's own settings."""
-        self._ready, self._target, self._own = True, target, own or Sampling()
+        self._ready, self._target, self._own = True, target, own or engine.Sampling()
         for conversation in self.active:
             self._next(conversation)
 
@@ -124,7 +108,7 @@ class RequestManager:
         for conversation in self.active:
             self._next(conversation)
 
-    def drain(self) -> Iterator[Record]:
+    def drain(self) -> Iterator[engine.Record]:
         """Store new records and deliver them to their replies; yield all other records, in order."""
         self._take_in()
         for record in self._arrivals.due():
@@ -210,7 +194,7 @@ class RequestManager:
         conversation, _ = self.replies[request_id]
         return conversation.chat.id if conversation.chat is not None else 0, conversation.title
 
-    def count(self, messages: tuple[Message, ...], key: str, tools: tuple[Tool, ...] = ()) -> None:
+    def count(self, messages: tuple[engine.Message, ...], key: str, tools: tuple[engine.Tool, ...] = ()) -> None:
         """Request the number of tokens of these messages and tools; the answer is a `Counted` with this key."""
         if (source := self.source) is not None:
             source.count(messages, key, tools)
@@ -245,7 +229,7 @@ class RequestManager:
         self._next(conversation)
 
     def send_results(
-        self, conversation: Conversation, reply: Reply, results: Iterable[MessagePart], *, complete: bool
+        self, conversation: Conversation, reply: Reply, results: Iterable[engine.MessagePart], *, complete: bool
     ) -> None:
         """Add the results of the calls of a reply, and request the next reply if they are complete."""
         prompt = Prompt("", results=tuple(results))
@@ -271,7 +255,7 @@ class RequestManager:
         if self.source is not None:
             self.questions.cancel_titles(self.source)
 
-    def measure(self, reply: Reply, measured: Measured) -> None:
+    def measure(self, reply: Reply, measured: engine.Measured) -> None:
         """Give an ended reply another speedup than its own plain rounds do."""
         reply.add(measured)
         self._archive.measured(reply)
@@ -284,7 +268,7 @@ class RequestManager:
         self._next(conversation)
 
     def request_another(
-        self, conversation: Conversation, prompt: Prompt, request: Request, rounds: Sequence[Round]
+        self, conversation: Conversation, prompt: Prompt, request: engine.Request, rounds: Sequence[engine.Round]
     ) -> bool:
         """Request one more reply to a prompt, which starts with these rounds; return whether there is an engine."""
         if self.source is None:
@@ -319,7 +303,7 @@ class RequestManager:
         self._begin(conversation, prompt, requests, prompt.replies)
 
     def _begin(
-        self, conversation: Conversation, prompt: Prompt, requests: Sequence[Request], replies: Sequence[Reply]
+        self, conversation: Conversation, prompt: Prompt, requests: Sequence[engine.Request], replies: Sequence[Reply]
     ) -> None:
         for reply in replies:
             reply.model = self.model
@@ -329,9 +313,9 @@ class RequestManager:
             self.replies[request.request_id] = (conversation, reply)
             try:
                 self.session.source.submit(replace(request, detail=self.running.detail))
-            except EngineError as error:
+            except engine.EngineError as error:
                 reply.fail(str(error))
-                self._archive.finish(reply, FinishReason.ERROR.value)
+                self._archive.finish(reply, engine.FinishReason.ERROR.value)
                 self._end(request.request_id)
         self._changed()
 
@@ -341,29 +325,29 @@ class RequestManager:
         own = self.running.storable(records)
         self._arrivals.add(records, self._archive.append(own) if own else None)
 
-    def _deliver(self, record: Record) -> Iterator[Record]:
+    def _deliver(self, record: engine.Record) -> Iterator[engine.Record]:
         """Give a record to its reply or question; yield one of neither."""
         request_id = getattr(record, "request_id", None)
-        if isinstance(record, Ready):
+        if isinstance(record, engine.Ready):
             self.running.baseline.add(record)
-        if request_id is None or isinstance(record, Request):
+        if request_id is None or isinstance(record, engine.Request):
             yield record
         elif request_id in self.replies:
             self._add_to_reply(request_id, record)
         elif request_id in self.questions:
             self.questions.add(request_id, record)
 
-    def _add_to_reply(self, request_id: str, record: Event) -> None:
+    def _add_to_reply(self, request_id: str, record: engine.Event) -> None:
         conversation, reply = self.replies[request_id]
         if reply.stage is Stage.WAITING:
             self._changed()
         reply.add(record)
-        if isinstance(record, Finished):
+        if isinstance(record, engine.Finished):
             self._archive.measured(reply)
             self._end(request_id)
         if self._observe is not None:
             self._observe(conversation, reply, record)
-        if isinstance(record, Finished):
+        if isinstance(record, engine.Finished):
             self._next(conversation)
 
     def _end(self, request_id: str) -> None:

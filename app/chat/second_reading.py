@@ -87,12 +87,8 @@ class SecondReading:
         self._reply = reply
         settings = chosen.with_thinking(conversation.thinking)
         request = settings.request(uuid4().hex, conversation.messages_of(prompt, reply))
-        self._request = replace(
-            request,
-            sampling=_sampling(reply, request.sampling),
-            not_drafted_from=prompt.reply_rows,
-            constraint=reply.constraint,
-        )
+        drawn, known = _sampling(reply, request.sampling), prompt.reply_rows
+        self._request = replace(request, sampling=drawn, not_drafted_from=known, constraint=reply.constraint)
 
     def begin(self, drafters: tuple[str, str]) -> Future[Alignment]:
         """Start reading; the future raises `EngineError` on failure."""
@@ -112,9 +108,7 @@ def _engine(requests: RequestManager) -> tuple[Engine, Settings]:
     if session is UNCONNECTED:
         raise UsageError(f"{STARTING}: try again in a moment")
     if session.attached:
-        raise UsageError(
-            "drafts are compared by an engine, and it is not here but at the server: chat without --attach"
-        )
+        raise UsageError("drafts are compared by an engine, which is not here but at the server: chat without --attach")
     if requests.effective is None:
         raise UsageError("drafts are compared by an engine, and this is a replay: open the chat itself")
     source = session.source

@@ -1,7 +1,5 @@
 """The thinking in a reply: which of its tokens it takes, and how its drafts were accepted."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Titles of chats: from the first prompt, from what the model wrote as one, and of forks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 from itertools import count

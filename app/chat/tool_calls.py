@@ -1,7 +1,5 @@
 """Calls of tools: what the user decides about them, and how far the calls of a reply are."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """MCP servers of the settings file: `[mcp.NAME]` with a command to start, or an address."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ Chrome traces: "Trace Event Format", complete events with times in microseconds,
 Perfetto (ui.perfetto.dev) and chrome://tracing.
 """
 
-from __future__ import annotations
-
 import html
 import json
 from collections.abc import Iterable

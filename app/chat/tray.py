@@ -1,7 +1,5 @@
 """What is being written: attachments of the prompt (files named by @NAME, long pastes), and the text of every chat."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping

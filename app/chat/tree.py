@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from specchat.engine import MessagePart
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class Node:
     """A message, or the root of a conversation, which its first prompts follow."""
 
+    row: int | None = None
+    """Its row in the store, once stored."""
     results: tuple[MessagePart, ...] = ()
     """What the calls of the reply before returned."""
-
-    def __init__(self, row: int | None = None) -> None:
-        self.row = row
-        """Its row in the store, once stored."""
-        self.parent: Node | None = None
-        """The message that it follows; None for a root, and for a message outside a conversation."""
-        self.children: list[Node] = []
-        """The messages that follow it, oldest first: replies to a prompt, versions of the prompt after a reply. While a
-        prompt waits for its first reply, the next prompt follows it."""
-        self.shown: Node | None = None
-        """The child that a path through this message continues with."""
+    parent: Node | None = field(default=None, init=False)
+    """The message that it follows; None for a root, and for a message outside a conversation."""
+    children: list[Node] = field(default_factory=list, init=False)
+    """The messages that follow it, oldest first: replies to a prompt, versions of the prompt after a reply. While a
+    prompt waits for its first reply, the next prompt follows it."""
+    shown: Node | None = field(default=None, init=False)
+    """The child that a path through this message continues with."""
 
     @property
     def siblings(self) -> list[Node]:

@@ -1,7 +1,5 @@
 """The commands and their options. What a command needs is imported when it runs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated

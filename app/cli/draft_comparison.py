@@ -1,9 +1,7 @@
 """Speedup of several drafts by batch, as a table, a plot and a picture."""
 
-from __future__ import annotations
-
-import io
 from collections.abc import Sequence
+from io import StringIO
 from itertools import cycle
 from pathlib import Path
 
@@ -51,10 +49,8 @@ class DraftComparison:
     def text(self) -> str:
         """A table of speedups, the best draft of each batch, and the plot without colours."""
         width = max(len("batch"), *(len(name) for name, _ in self._curves))
-        lines = [
-            "speedup over plain decoding, by batch",
-            f"{'batch':{width}}" + "".join(f"{batch:>8}" for batch in self._batches),
-        ]
+        heads = "".join(f"{batch:>8}" for batch in self._batches)
+        lines = ["speedup over plain decoding, by batch", f"{'batch':{width}}{heads}"]
         for name, speedups in self._curves:
             shown = [f"{speedups[batch]:.2f}×" if batch in speedups else "–" for batch in self._batches]
             lines.append(f"{name:{width}}" + "".join(f"{value:>8}" for value in shown))
@@ -71,9 +67,7 @@ class DraftComparison:
         Raises:
             AppError: the file exists or cannot be written.
         """
-        console = Console(
-            width=_SIZE[0], file=io.StringIO(), force_terminal=True, color_system="truecolor", record=True
-        )
+        console = Console(width=_SIZE[0], file=StringIO(), force_terminal=True, color_system="truecolor", record=True)
         console.print(Text.from_ansi(self._plot()))
         with explained(f"the picture {file} cannot be written"), file.open("x", encoding="utf-8") as picture:
             picture.write(without_buttons(console.export_svg(title=self._title)))

@@ -1,7 +1,5 @@
 """The settings that count for a command."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from specchat.app.cli.progress import warn

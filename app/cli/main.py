@@ -1,7 +1,5 @@
 """The console script. It imports little, as the interface's first frame waits for all imports."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Sequence

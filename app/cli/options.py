@@ -1,7 +1,5 @@
 """Command line options. Each is declared once; commands collect the ones they take."""
 
-from __future__ import annotations
-
 import inspect
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """How `specchat ask` shows a reply: as plain text, coloured by fate, or as one JSON object."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil
@@ -175,8 +173,7 @@ class JsonPrinter:
     """Prints one JSON object when the reply has ended, with the figures of `engine.Metrics`."""
 
     def __init__(self, ready: Ready, settings: Settings) -> None:
-        self._ready = ready
-        self._settings = settings
+        self._ready, self._settings = ready, settings
         self._events: list[Record] = []
 
     def add(self, event: Admitted | Round | Totals) -> None:

@@ -1,7 +1,5 @@
 """Progress on stderr: a status line that is removed afterwards, and the progress bar of `specchat models pull`."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -148,9 +148,8 @@ class StoredTurn:
 
     def __init__(self, store: Store, chat: Chat | None, system: str = "") -> None:
         self._archive = Archive(store, _fail)
-        self._conversation = (
-            Conversation(system=system) if chat is None else stored_conversation(chat, store.messages(chat.id))
-        )
+        stored = chat and stored_conversation(chat, store.messages(chat.id))
+        self._conversation = stored or Conversation(system=system)
         self._reply = Reply()
 
     @property

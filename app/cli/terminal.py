@@ -1,7 +1,5 @@
 """Standard output and error of the commands: text that they print cannot act on the terminal."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

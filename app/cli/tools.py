@@ -1,7 +1,5 @@
 """Tools of MCP servers for `specchat ask`: each call is approved on the terminal, or by `--allow-tools`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Collection, Iterator, Sequence

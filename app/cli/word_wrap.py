@@ -1,7 +1,5 @@
 """Wraps a text that arrives in pieces at the words' ends."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import InitVar, dataclass
 from itertools import zip_longest
 
 from starlette.types import Receive, Scope, Send
@@ -27,35 +28,28 @@ _STREAM_HEADERS = [
 ]
 
 
+@dataclass(eq=False)
 class Answer:
-    """ASGI application that answers one call. If the client goes away, its requests are cancelled.
+    """ASGI application that answers one call. If the client goes away, its requests are cancelled."""
 
-    Args:
-        calls: submits requests to the engine.
-        requests: one for each choice.
-        form: writes the objects.
-        body: the body of the call.
-        top: length of the lists of likely tokens; None for no log-probabilities.
-        echoes: the prompt of each request, if replies begin with it.
-    """
+    _calls: Calls
+    """Submits requests to the engine."""
+    _requests: Sequence[Request]
+    """One for each choice."""
+    _form: Format
+    """Writes the objects."""
+    _body: Body
+    """The body of the call."""
+    top: InitVar[int | None]
+    """Length of the lists of likely tokens; None for no log-probabilities."""
+    echoes: InitVar[Sequence[Echo]] = ()
+    """The prompt of each request, if replies begin with it."""
 
-    def __init__(
-        self,
-        calls: Calls,
-        requests: Sequence[Request],
-        form: Format,
-        body: Body,
-        top: int | None,
-        echoes: Sequence[Echo] = (),
-    ) -> None:
-        self._calls = calls
-        self._requests = requests
-        self._form = form
-        self._body = body
-        self._each = body.n or 1
+    def __post_init__(self, top: int | None, echoes: Sequence[Echo]) -> None:
+        self._each = self._body.n or 1
         """Number of choices of a prompt."""
-        choices = (Choice(number, top, echo) for number, (_, echo) in enumerate(zip_longest(requests, echoes)))
-        self._choices = {request.request_id: choice for request, choice in zip(requests, choices, strict=True)}
+        choices = (Choice(number, top, echo) for number, (_, echo) in enumerate(zip_longest(self._requests, echoes)))
+        self._choices = {each.request_id: choice for each, choice in zip(self._requests, choices, strict=True)}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; a failure after the first byte is the end of the answer.

@@ -1,7 +1,5 @@
 """The ASGI application of `specchat serve`: routes, error responses, origins and the key."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
@@ -25,12 +23,11 @@ from starlette.types import ASGIApp
 from specchat.app.errors import AppError
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Calls
-from specchat.app.server.chat_body import ChatBody, TokenizeBody
 from specchat.app.server.choice import Echo
 from specchat.app.server.errors import GONE, ApiError
 from specchat.app.server.formats import ChatFormat, CompletionFormat, Format
 from specchat.app.server.guards import Guard, ReadToTheEnd
-from specchat.app.server.protocol import AnyBody, CompletionBody, parse
+from specchat.app.server.protocol import AnyBody, ChatBody, CompletionBody, TokenizeBody, parse
 from specchat.app.server.requests import Defaults, conversation, echoed, read_prompt, requests_of
 from specchat.app.server.responses import ResponsesFormat
 from specchat.app.server.responses_body import ResponsesBody, renamed
@@ -72,9 +69,8 @@ class Service:
         self.ready: Ready = engine.wait_ready()
         self.calls = Calls(engine, loop, limits.queue, limits.seconds)
         self._engine = engine
-        self._defaults = Defaults(
-            engine, settings.with_model(self.ready.sampling), self.ready.context, limits.stop_repeats
-        )
+        own = settings.with_model(self.ready.sampling)
+        self._defaults = Defaults(engine, own, self.ready.context, limits.stop_repeats)
         self._names = {self.ready.target, settings.target}
         self._created = int(time.time())
         self._largest = max(LEAST_BODY, BODY_BYTES_PER_TOKEN * self.ready.context)
@@ -144,8 +140,7 @@ class Service:
         call_id = f"{prefix}{uuid.uuid4().hex}"
         requests = await self._off_the_loop(requests_of, body, call_id, self._defaults)
         echoes = await self._echoes(body, requests, echo) if echo and isinstance(body, CompletionBody) else ()
-        written = form(call_id, self.ready.target, int(time.time()))
-        return Answer(self.calls, requests, written, body, top, echoes)
+        return Answer(self.calls, requests, form(call_id, self.ready.target, int(time.time())), body, top, echoes)
 
     async def _echoes(self, body: CompletionBody, requests: Sequence[Any], request: Request) -> list[Echo]:
         """The prompt of each of these requests of the engine, with its log-probabilities if they are wanted."""

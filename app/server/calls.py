@@ -1,29 +1,14 @@
 """Calls: HTTP requests while the engine answers them, and the delivery of its events on the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from starlette.types import Receive
 
+from specchat import engine
 from specchat.app.server.errors import GONE, ApiError
 from specchat.app.server.figures import Figures
-from specchat.engine import (
-    Admitted,
-    Died,
-    Engine,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Notice,
-    Outbox,
-    Request,
-    Round,
-    TokenScore,
-)
 
 CLOSING = "the reply was ended: the server is closing"
 GATHER_S = 0.002
@@ -35,13 +20,13 @@ PACE_S = 1 / 30
 class Call:
     """One HTTP request: its engine requests and their events. Used on the loop only."""
 
-    def __init__(self, requests: Sequence[Request]) -> None:
+    def __init__(self, requests: Sequence[engine.Request]) -> None:
         self.requests = tuple(requests)
         self.open = {request.request_id for request in requests}
         """Requests that have not ended."""
         self.failure: ApiError | None = None
         """Why the call has failed: the client has disconnected, or time is up."""
-        self._events: list[tuple[str, Event]] = []
+        self._events: list[tuple[str, engine.Event]] = []
         self._news = asyncio.Event()
         """Set while there are events, or the call has failed."""
 
@@ -50,9 +35,9 @@ class Call:
         """Whether all requests have ended, and `events` has returned all their events."""
         return not self.open and not self._events
 
-    def add(self, request_id: str, event: Event) -> None:
+    def add(self, request_id: str, event: engine.Event) -> None:
         """Add one event of a request."""
-        if isinstance(event, Finished):
+        if isinstance(event, engine.Finished):
             self.open.discard(request_id)
         self._events.append((request_id, event))
         self._news.set()
@@ -62,7 +47,7 @@ class Call:
         self.failure = self.failure or failure
         self._news.set()
 
-    async def events(self) -> list[tuple[str, Event]]:
+    async def events(self) -> list[tuple[str, engine.Event]]:
         """The events since the last call, each with its request's id; waits for at least one.
 
         Raises:
@@ -79,12 +64,12 @@ class Call:
         return events
 
 
-def unwritten(requests: Sequence[Request]) -> Call:
+def unwritten(requests: Sequence[engine.Request]) -> Call:
     """A call whose replies have ended before their first token."""
     call = Call(requests)
     for each in requests:
-        call.add(each.request_id, Admitted(each.request_id, len(each.prompt_ids), 0, 0.0, 0.0))
-        call.add(each.request_id, Finished(each.request_id, FinishReason.LENGTH, "", "", 0.0))
+        call.add(each.request_id, engine.Admitted(each.request_id, len(each.prompt_ids), 0, 0.0, 0.0))
+        call.add(each.request_id, engine.Finished(each.request_id, engine.FinishReason.LENGTH, "", "", 0.0))
     return call
 
 
@@ -94,7 +79,7 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-class LoopOutbox(Outbox):
+class LoopOutbox(engine.Outbox):
     """Outbox that delivers events to a function on an event loop, many at a time.
 
     Each wake-up of the loop evicts the engine's data from the processor's caches, so a round of 64 requests, or
@@ -105,17 +90,16 @@ class LoopOutbox(Outbox):
         deliver: gets the events, in order.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[Event]], None]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[list[engine.Event]], None]) -> None:
         super().__init__()
-        self._loop = loop
-        self._take = deliver
+        self._loop, self._take = loop, deliver
         self._timer: asyncio.TimerHandle | None = None
         self._soon = False
         """Whether a delivery is due within `GATHER_S`."""
         self._later = False
         """Whether a delivery is due within `PACE_S`."""
 
-    def put(self, event: Event) -> None:
+    def put(self, event: engine.Event) -> None:
         """Append one event; wake the loop unless a delivery is due in time."""
         super().put(event)
         if not self._soon and (not self._later or _is_awaited(event)):
@@ -137,28 +121,26 @@ class LoopOutbox(Outbox):
             self._take(events)
 
 
-def _is_awaited(event: Event) -> bool:
+def _is_awaited(event: engine.Event) -> bool:
     """Whether it is the first or last event of a reply that a client sees."""
-    return isinstance(event, Finished) or (isinstance(event, Round) and not event.number)
+    return isinstance(event, engine.Finished) or (isinstance(event, engine.Round) and not event.number)
 
 
 class Calls:
     """All calls of a server on its engine. Used on the loop only.
 
     Args:
-        engine: loaded.
+        source: the engine, loaded.
         loop: the server's.
         queue: requests that may wait for a slot.
         seconds: the longest time a call may take.
     """
 
-    def __init__(self, engine: Engine, loop: asyncio.AbstractEventLoop, queue: int, seconds: float) -> None:
-        self._engine = engine
-        self._loop = loop
-        slots = engine.wait_ready().slots
+    def __init__(self, source: engine.Engine, loop: asyncio.AbstractEventLoop, queue: int, seconds: float) -> None:
+        self._engine, self._loop = source, loop
+        slots = source.wait_ready().slots
         self._room = slots + queue
-        self._queue = queue
-        self._seconds = seconds
+        self._queue, self._seconds = queue, seconds
         self._outbox = LoopOutbox(loop, self._deliver)
         self._of: dict[str, Call] = {}
         """Request id to the call of each open request."""
@@ -169,7 +151,7 @@ class Calls:
         self.death: str | None = None
         """Why the engine has ended, once it has."""
 
-    def begin(self, requests: Sequence[Request]) -> Call:
+    def begin(self, requests: Sequence[engine.Request]) -> Call:
         """Submit requests to the engine. Every call must be ended with `end`.
 
         Raises:
@@ -183,13 +165,15 @@ class Calls:
                 self._of[request.request_id] = call
                 self._engine.submit(request, self._outbox)
                 self.figures.submitted(request.request_id)
-        except EngineError as error:
+        except engine.EngineError as error:
             self.end(call)
             raise ApiError(400, str(error), param=error.field) from None
         self._timers[call] = self._loop.call_later(self._seconds, self._give_up, call, self._late)
         return call
 
-    async def scores(self, prompts: Sequence[Sequence[int]], top: int, receive: Receive) -> list[list[TokenScore]]:
+    async def scores(
+        self, prompts: Sequence[Sequence[int]], top: int, receive: Receive
+    ) -> list[list[engine.TokenScore]]:
         """Scores of prompts, each with its `top` most likely tokens.
 
         Raises:
@@ -198,7 +182,7 @@ class Calls:
         self.check_alive()
         self._check_room(len(prompts))
         self._scoring += len(prompts)
-        asked: list[asyncio.Future[list[TokenScore]]] = []
+        asked: list[asyncio.Future[list[engine.TokenScore]]] = []
         gone = asyncio.create_task(disconnected(receive))
         try:
             asked += [asyncio.wrap_future(self._engine.score_prompt(each, top)) for each in prompts]
@@ -207,7 +191,7 @@ class Calls:
             if scored not in done:
                 raise ApiError(GONE, "the client has disconnected") if done else self._late
             return scored.result()
-        except EngineError as error:
+        except engine.EngineError as error:
             self.check_alive()
             raise ApiError(400, str(error), param=error.field) from None
         except asyncio.CancelledError:  # by uvicorn, when `--drain` seconds have passed
@@ -231,10 +215,10 @@ class Calls:
             ApiError: it has ended.
         """
         said = self._engine.drain()
-        self.death = next((event.message for event in said if isinstance(event, Died)), self.death)
+        self.death = next((event.message for event in said if isinstance(event, engine.Died)), self.death)
         if self.death is not None:
             raise ApiError(503, f"nothing is served any more: {self.death}", code="engine_dead")
-        return [event.text for event in said if isinstance(event, Notice)]
+        return [event.text for event in said if isinstance(event, engine.Notice)]
 
     def _check_room(self, more: int) -> None:
         if self.figures.open + self._scoring + more > self._room:
@@ -256,11 +240,11 @@ class Calls:
             if self._of.pop(request.request_id, None) is not None and request.request_id in call.open:
                 self._engine.cancel(request.request_id)
 
-    def _deliver(self, events: list[Event]) -> None:
+    def _deliver(self, events: list[engine.Event]) -> None:
         for event in events:
             request_id = getattr(event, "request_id", None)
             self.figures.add(event)
             if request_id is not None and (call := self._of.get(request_id)):
                 call.add(request_id, event)
-                if isinstance(event, Finished):
+                if isinstance(event, engine.Finished):
                     del self._of[request_id]

@@ -104,8 +104,7 @@ class Choice:
     """
 
     def __init__(self, index: int, top: int | None, echo: Echo | None = None) -> None:
-        self.index = index
-        self.echo = echo
+        self.index, self.echo = index, echo
         self.prompt_tokens = 0
         self.reused_tokens = 0
         self.tokens = 0

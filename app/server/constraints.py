@@ -1,29 +1,18 @@
 """Constraints of replies in request bodies: `response_format` of OpenAI's API, and `structured_outputs` of vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from specchat import engine
 from specchat.app.server.errors import ApiError
 from specchat.app.server.protocol import Body, ResponseFormat, StructuredOutputs
-from specchat.engine import (
-    JSON_OBJECT,
-    Constraint,
-    ConstraintKind,
-    EngineError,
-    check_constraint,
-    of_response_format,
-    of_schema,
-    one_of,
-)
 
-Stated = tuple[str, Callable[[Any], Constraint | None], Any]
+Stated = tuple[str, Callable[[Any], engine.Constraint | None], Any]
 """A field of a body, what makes a constraint of its value, and the value."""
 
 
-def constraint_of(body: Body) -> Constraint | None:
+def constraint_of(body: Body) -> engine.Constraint | None:
     """The constraint of a body's replies; None without one. To compile it may take a second.
 
     Raises:
@@ -36,8 +25,8 @@ def constraint_of(body: Body) -> Constraint | None:
         try:
             made = make(value)
             if made is not None:
-                check_constraint(made)
-        except EngineError as error:
+                engine.check_constraint(made)
+        except engine.EngineError as error:
             raise ApiError(400, str(error), param=field) from None
         return made
     return None
@@ -45,7 +34,7 @@ def constraint_of(body: Body) -> Constraint | None:
 
 def _of_format(wanted: ResponseFormat | None) -> Iterator[Stated]:
     if wanted is not None and wanted.type != "text":
-        yield "response_format", of_response_format, wanted.model_dump(by_alias=True)
+        yield "response_format", engine.of_response_format, wanted.model_dump(by_alias=True)
 
 
 def _of_outputs(wanted: StructuredOutputs | None) -> Iterator[Stated]:
@@ -59,11 +48,11 @@ def _of_outputs(wanted: StructuredOutputs | None) -> Iterator[Stated]:
     yield from ((f"structured_outputs.{key}", _MAKERS[key], value) for key, value in stated.items())
 
 
-_MAKERS: dict[str, Callable[[Any], Constraint | None]] = {
-    "json": of_schema,
-    "json_object": lambda _: JSON_OBJECT,
-    "regex": partial(Constraint, ConstraintKind.REGEX),
-    "choice": one_of,
-    "grammar": partial(Constraint, ConstraintKind.GRAMMAR),
+_MAKERS: dict[str, Callable[[Any], engine.Constraint | None]] = {
+    "json": engine.of_schema,
+    "json_object": lambda _: engine.JSON_OBJECT,
+    "regex": partial(engine.Constraint, engine.ConstraintKind.REGEX),
+    "choice": engine.one_of,
+    "grammar": partial(engine.Constraint, engine.ConstraintKind.GRAMMAR),
 }
 """Makes the constraint of each field of `structured_outputs`."""

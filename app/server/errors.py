@@ -1,17 +1,11 @@
 """Errors of the server as OpenAI's API states them."""
 
-from __future__ import annotations
-
 from starlette.responses import JSONResponse, Response
 
 GONE = 499
 """Status of a call whose client has disconnected; it is not sent."""
-ERRORS = {
-    401: "authentication_error",
-    403: "permission_error",
-    429: "rate_limit_error",
-    **dict.fromkeys((500, 503, 504), "server_error"),
-}
+ERRORS = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+ERRORS |= dict.fromkeys((500, 503, 504), "server_error")
 """Type of an error by its status; the default is `invalid_request_error`."""
 
 
@@ -27,10 +21,7 @@ class ApiError(Exception):
 
     def __init__(self, status: int, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
-        self.status = status
-        self.message = message
-        self.param = param
-        self.code = code
+        self.status, self.message, self.param, self.code = status, message, param, code
 
     @property
     def fields(self) -> dict[str, str | None]:

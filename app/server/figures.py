@@ -1,7 +1,5 @@
 """Figures of all requests of a server for Prometheus, as defined by `engine.Metrics`."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
@@ -32,12 +30,8 @@ class Figures(Collector):
         self._ended: Counter[str] = Counter()
         self._registry = CollectorRegistry()
         self._queued = Histogram("specchat_queue_seconds", "Wait for a slot", buckets=_SECONDS, registry=self._registry)
-        self._first = Histogram(
-            "specchat_time_to_first_token_seconds",
-            "From submission to the end of the first round.",
-            buckets=_SECONDS,
-            registry=self._registry,
-        )
+        first = "specchat_time_to_first_token_seconds", "From submission to the end of the first round."
+        self._first = Histogram(*first, buckets=_SECONDS, registry=self._registry)
         self._registry.register(self)
         self._round_s = 0.0
 

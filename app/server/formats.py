@@ -1,13 +1,11 @@
 """Replies in OpenAI's API: from the engine's events to chunks of a stream and whole replies."""
 
-from __future__ import annotations
-
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, Protocol
 
 from specchat.app.server.choice import CallDelta, Choice, Delta, TokenLogprob
 from specchat.engine import Admitted, Call, to_json
@@ -15,21 +13,18 @@ from specchat.engine import Admitted, Call, to_json
 DONE = b"data: [DONE]\n\n"
 
 
-class Format(ABC):
+class Format(Protocol):
     """Writes the objects of one reply."""
 
-    joins = True
+    joins: bool = True
     """Whether rounds may share a chunk."""
 
-    @abstractmethod
     def chunk(self, choice: Choice, delta: Delta) -> bytes:
         """What a stream has for one event; may be empty."""
 
-    @abstractmethod
     def end(self, choices: Sequence[Choice], each: int, *, counts: bool) -> bytes:
         """What a stream ends with; `counts`: token counts are wanted."""
 
-    @abstractmethod
     def whole(self, choices: Sequence[Choice], deltas: Sequence[Sequence[Delta]], each: int) -> bytes:
         """A whole reply."""
 
@@ -121,25 +116,17 @@ class ChatFormat(ChoicesFormat):
 
     def complete(self, whole: Delta) -> dict[str, Any]:
         """One message."""
-        said: dict[str, Any] = {
-            "role": "assistant",
-            "content": whole.text,
-            "refusal": None,
-            **_said(whole.thinking.strip()),
-        }
+        said: dict[str, Any] = {"role": "assistant", "content": whole.text, "refusal": None}
+        said |= _said(whole.thinking.strip())
         if calls := [_call(each.call) for each in whole.calls if each.ends or whole.ending in ("length", "error")]:
             said |= {"content": whole.text.strip() or None, "tool_calls": calls}
         return {"message": said}
 
     def logprobs(self, choice: Choice, entries: Sequence[TokenLogprob]) -> dict[str, Any]:  # noqa: ARG002
         """One object for each token."""
-        return {
-            "content": [
-                {**_token(entry.text, entry.logprob), "top_logprobs": [_token(*other) for other in entry.top or ()]}
-                for entry in entries
-            ],
-            "refusal": None,
-        }
+        likely = ([_token(*other) for other in entry.top or ()] for entry in entries)
+        tokens = [_token(e.text, e.logprob) | {"top_logprobs": top} for e, top in zip(entries, likely, strict=True)]
+        return {"content": tokens, "refusal": None}
 
 
 class CompletionFormat(ChoicesFormat):
@@ -181,12 +168,8 @@ def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:
     read = sum(choice.prompt_tokens for choice in choices[::each])
     reused = sum(choice.reused_tokens for choice in choices[::each])
     written = sum(choice.tokens for choice in choices)
-    return {
-        "prompt_tokens": read,
-        "completion_tokens": written,
-        "total_tokens": read + written,
-        "prompt_tokens_details": {"cached_tokens": reused},
-    }
+    counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return counts | {"prompt_tokens_details": {"cached_tokens": reused}}
 
 
 def _failure(choices: Sequence[Choice]) -> list[dict[str, Any]]:

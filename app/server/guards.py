@@ -1,7 +1,5 @@
 """ASGI middleware: which pages, names and keys are let in, and requests that are answered before they have come."""
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import ipaddress

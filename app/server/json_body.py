@@ -1,10 +1,9 @@
 """JSON of a request. What parsers disagree about, and what takes long to read, is refused by the name of its field."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,38 +39,15 @@ class _Refused:
     problem: str
 
 
-class _Builder:
-    """Callbacks of the parser."""
-
-    def __init__(self) -> None:
-        self.refused = False
-        """Whether a number is refused."""
-
-    def make_object(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        """One object."""
-        if len(pairs) > MOST_KEYS:
-            raise BodyError(f"an object of the body has more than {MOST_KEYS} keys: leave some out")
-        made = dict(pairs)
-        if len(made) < len(pairs):
-            twice = _printable(Counter(key for key, _ in pairs).most_common(1)[0][0])
-            raise BodyError(f"the body gives {twice} more than once: give it once", twice)
-        return made
-
-    def make_integer(self, text: str) -> int | _Refused:
-        """One whole number."""
-        return int(text) if len(text) <= MOST_DIGITS else self._refuse(f"has more than {MOST_DIGITS} digits")
-
-    def make_float(self, text: str) -> float | _Refused:
-        """One number."""
-        return float(text) if len(text) <= MOST_DIGITS else self._refuse(f"has more than {MOST_DIGITS} digits")
-
-    def make_constant(self, name: str) -> _Refused:
-        """NaN or an infinity, which JSON does not have."""
-        return self._refuse(f"is {name}")
-
-    def _refuse(self, problem: str) -> _Refused:
-        self.refused = True
-        return _Refused(problem)
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """One object."""
+    if len(pairs) > MOST_KEYS:
+        raise BodyError(f"an object of the body has more than {MOST_KEYS} keys: leave some out")
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        twice = _printable(Counter(key for key, _ in pairs).most_common(1)[0][0])
+        raise BodyError(f"the body gives {twice} more than once: give it once", twice)
+    return made
 
 
 def read_body(data: bytes) -> dict[str, Any]:
@@ -83,22 +59,28 @@ def read_body(data: bytes) -> dict[str, Any]:
     brackets = _brackets(data)
     if brackets > MOST_PARTS and _brackets(_STRING.sub(b"", data)) > MOST_PARTS:
         raise BodyError(f"the body has more than {MOST_PARTS} lists and objects: join short messages or parts")
-    builder = _Builder()
+    refused: list[_Refused] = []
+
+    def refuse(problem: str) -> _Refused:
+        refused.append(_Refused(problem))
+        return refused[-1]
+
+    def number(kind: type[Any]) -> Callable[[str], Any]:
+        problem = f"has more than {MOST_DIGITS} digits"
+        return lambda text: kind(text) if len(text) <= MOST_DIGITS else refuse(problem)
+
     try:
         values = json.loads(
-            data,
-            object_pairs_hook=builder.make_object,
-            parse_int=builder.make_integer,
-            parse_float=builder.make_float,
-            parse_constant=builder.make_constant,
-        )
+            data, object_pairs_hook=_object, parse_int=number(int), parse_float=number(float),
+            parse_constant=lambda name: refuse(f"is {name}"),  # NaN or an infinity, which JSON does not have
+        )  # fmt: skip
     except BodyError:
         raise
     except (ValueError, RecursionError):
         raise BodyError(f"{_INVALID}: send one JSON object") from None
     if not isinstance(values, dict):
         raise BodyError("the body is not a JSON object: send one")
-    if builder.refused or brackets > MOST_DEPTH or b"\0" in data[:4] or _ESCAPED_HALF.search(data):
+    if refused or brackets > MOST_DEPTH or b"\0" in data[:4] or _ESCAPED_HALF.search(data):
         _check(values)
     return values
 
@@ -124,10 +106,8 @@ def _check(values: dict[str, Any]) -> None:
                 if isinstance(child, _Refused):
                     raise BodyError(f"{_INVALID}: {_path(at)} {child.problem}", _path(at))
                 if isinstance(child, str) and _HALF.search(child):
-                    half = (
-                        f"{_path(at)} should be a valid string, unable to parse half of a surrogate pair: take it out"
-                    )
-                    raise BodyError(half, _path(at))
+                    half = "should be a valid string, unable to parse half of a surrogate pair: take it out"
+                    raise BodyError(f"{_path(at)} {half}", _path(at))
                 if isinstance(child, dict | list):
                     below.append((at, child))
         level = below

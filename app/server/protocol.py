@@ -1,6 +1,4 @@
-"""Request bodies of OpenAI's API: fields that are used, ignored and refused. Conversations are in `chat_body`."""
-
-from __future__ import annotations
+"""Request bodies of OpenAI's API: fields that are used, ignored and refused."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
@@ -136,8 +134,7 @@ class Body(_Settings):  # type: ignore[misc]
         """
         biases = self.logit_bias or {}
         if not all(token.isdecimal() and len(token) <= _TOKEN_DIGITS for token in biases):
-            message = "logit_bias maps token ids to numbers: give whole numbers"
-            raise ApiError(400, message, param="logit_bias")
+            raise ApiError(400, "logit_bias maps token ids to numbers: give whole numbers", param="logit_bias")
         return tuple((int(token), bias) for token, bias in biases.items())
 
 
@@ -213,12 +210,8 @@ def _refusal(error: ValidationError) -> ApiError:
     if unknown:
         return ApiError(400, f"{place} is not a parameter: leave it out", param=place, code="unknown_parameter")
     text = str(best["msg"])
-    return ApiError(
-        400,
-        f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should"),
-        param=place or None,
-        code="invalid_value",
-    )
+    message = f"{place or 'the body'}: {text[0].lower()}{text[1:]}".replace(": input should", " should")
+    return ApiError(400, message, param=place or None, code="invalid_value")
 
 
 def _mismatch(error: ErrorDetails) -> bool:
@@ -231,3 +224,119 @@ def _names_a_type(part: int | str) -> bool:
     return isinstance(part, str) and (
         "[" in part or part[:1].isupper() or part in ("str", "constrained-str", "int", "float")
     )
+
+
+class TextPart(ServerModel):
+    """One part of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(ServerModel):
+    """Name and arguments of a call."""
+
+    name: str
+    arguments: str = ""
+
+
+class CallBody(ServerModel):
+    """A call of a tool in an earlier reply."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
+class MessageBody(ServerModel):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], Field(fail_fast=True)] | None = None
+    tool_calls: Annotated[list[CallBody], Field(fail_fast=True)] | None = None
+    tool_call_id: str | None = None
+    """The call whose result a message of a tool is."""
+    reasoning_content: str | None = None
+    """Thinking of an assistant, as in this server's answers; `reasoning` is another name for it."""
+    reasoning: str | None = None
+
+    def thinking(self) -> str:
+        """The thinking; empty for other roles."""
+        return (self.reasoning_content or self.reasoning or "") if self.role == "assistant" else ""
+
+    def text(self) -> str:
+        """The content as one text."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class FunctionBody(ServerModel):
+    """A function that the model may call."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class ToolBody(ServerModel):
+    """A tool: a function."""
+
+    type: Literal["function"]
+    function: FunctionBody
+
+
+class ChosenFunction(ServerModel):
+    """The name of a function."""
+
+    name: str
+
+
+class ChosenTool(ServerModel):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class AllowedTools(ServerModel):
+    """The tools of the request that may be called now."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ChosenTool], Field(min_length=1)]
+
+
+class AllowedChoice(ServerModel):
+    """A choice of several tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+Choice = Annotated[ChosenTool | AllowedChoice, Field(discriminator="type")]
+Messages = Annotated[list[MessageBody], Field(fail_fast=True, min_length=1)]
+
+
+class ChatBody(Body):
+    """POST /v1/chat/completions."""
+
+    messages: Messages
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    tools: Annotated[list[ToolBody], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | Choice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    """Sets the chat template's thinking switch, if the template knows the word."""
+    thinking: bool | str | None = None
+    """Specchat's own: the same, also on (true) or off (false)."""
+
+
+class TokenizeBody(ServerModel):
+    """POST /tokenize: a text, or a conversation in the model's chat template."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages | None = None

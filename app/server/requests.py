@@ -1,16 +1,22 @@
 """Converts a body of the protocol to requests of the engine."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from specchat.app.server.chat_body import AllowedChoice, ChatBody, ChosenTool, MessageBody
 from specchat.app.server.constraints import constraint_of
 from specchat.app.server.errors import ApiError
-from specchat.app.server.protocol import MOST_CHOICES, SERVED, Body, CompletionBody
+from specchat.app.server.protocol import (
+    MOST_CHOICES,
+    SERVED,
+    AllowedChoice,
+    Body,
+    ChatBody,
+    ChosenTool,
+    CompletionBody,
+    MessageBody,
+)
 from specchat.app.settings.settings import Settings
 from specchat.engine import (
     ANY_TOOL,
@@ -67,22 +73,16 @@ def requests_of(body: ChatBody | CompletionBody, call_id: str, defaults: Default
     if len(prompts) * choices > MOST_CHOICES:
         raise ApiError(400, f"prompts times n is {len(prompts) * choices}: at most {MOST_CHOICES}", param="n")
     try:
-        raw = isinstance(body, CompletionBody)
-        model = replace(
-            _model_request(body, call_id, longest, defaults), detail=top, raw=raw, constraint=constraint_of(body)
-        )
+        model = _model_request(body, call_id, longest, defaults)
+        model = replace(model, detail=top, raw=isinstance(body, CompletionBody), constraint=constraint_of(body))
         if isinstance(body, ChatBody):
             model = replace(model, thinking=_thinking(body, model.thinking), **_tools(body))
         read = [_read(prompt, call_id, defaults, model) for prompt in prompts]
+        seeds = (_seed(body.seed, defaults.settings, number % choices) for number in range(len(prompts) * choices))
+        drawn = [replace(model.sampling, seed=seed) for seed in seeds]
         return [
-            replace(
-                model,
-                request_id=f"{call_id}/{number}",
-                prompt=None,
-                prompt_ids=read[number // choices],
-                sampling=replace(model.sampling, seed=_seed(body.seed, defaults.settings, number % choices)),
-            )
-            for number in range(len(prompts) * choices)
+            replace(model, request_id=f"{call_id}/{n}", prompt=None, prompt_ids=read[n // choices], sampling=each)
+            for n, each in enumerate(drawn)
         ]
     except EngineError as error:
         raise ApiError(400, str(error), param=error.field) from None
@@ -132,9 +132,8 @@ def _message(turn: MessageBody, names: dict[str, str], place: str) -> Message:
         check_arguments(call.function.arguments, f"{place}.tool_calls.{number}.function.arguments")
     calls = [MessagePart(PartKind.CALL, call.function.arguments or "{}", call.function.name, call.id) for call in given]
     names.update((call.call_id, call.name) for call in calls)
-    return Message(
-        {"developer": "system"}.get(turn.role, turn.role), parts=[*message_parts(turn.text(), turn.thinking()), *calls]
-    )
+    role = {"developer": "system"}.get(turn.role, turn.role)
+    return Message(role, parts=[*message_parts(turn.text(), turn.thinking()), *calls])
 
 
 def _tools(body: ChatBody) -> dict[str, Any]:
@@ -161,11 +160,8 @@ def _tools(body: ChatBody) -> dict[str, Any]:
     for tool in tools:
         if tool.strict or choice != ANY_TOOL:
             _check_parameters(tool)
-    return {
-        "tools": tools,
-        "tool_choice": ANY_TOOL if choice == "none" else choice,
-        "parallel_calls": body.parallel_tool_calls is not False,
-    }
+    wanted = ANY_TOOL if choice == "none" else choice
+    return {"tools": tools, "tool_choice": wanted, "parallel_calls": body.parallel_tool_calls is not False}
 
 
 def _check_parameters(tool: Tool) -> None:
@@ -226,9 +222,7 @@ def _model_request(body: Body, call_id: str, longest: int, defaults: Defaults) -
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
     drawn = {field.name: given.pop(field.name) for field in fields(Sampling) if field.name in given}
     sampling = replace(model.sampling, logit_bias=body.biases(), **drawn)
-    return replace(
-        model, messages=(), prompt="?", sampling=sampling, **{"stop_repeats": defaults.stop_repeats, **given}
-    )
+    return replace(model, messages=(), prompt="?", sampling=sampling, **given)
 
 
 def _seed(seed: int | None, settings: Settings, number: int) -> int | None:

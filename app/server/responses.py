@@ -1,7 +1,5 @@
 """Replies of /v1/responses: from the engine's events to items, and to the events of a stream."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -125,10 +123,8 @@ class ResponsesFormat(Format):
             assert self._open is not None
             self._open["content"] = [_part(kind, "")]
             if kind == "message":
-                part = self._open["content"][0]
-                events.append(
-                    self._event("response.content_part.added", **self._place(), content_index=0, part=dict(part))
-                )
+                part = dict(self._open["content"][0])
+                events += [self._event("response.content_part.added", **self._place(), content_index=0, part=part)]
         assert self._open is not None
         self._open["content"][0]["text"] += text
         more: dict[str, Any] = {"logprobs": []} if kind == "message" else {}

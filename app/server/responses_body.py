@@ -1,42 +1,20 @@
 """Bodies of /v1/responses, as conversations of /v1/chat/completions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from specchat.app.server.chat_body import (
-    AllowedChoice,
-    AllowedTools,
-    CallBody,
-    CalledFunction,
-    ChatBody,
-    ChosenFunction,
-    ChosenTool,
-    FunctionBody,
-    MessageBody,
-    ToolBody,
-)
+from specchat.app.server import protocol
 from specchat.app.server.errors import ApiError
-from specchat.app.server.protocol import (
-    MOST_TOOLS,
-    MOST_TOP_LOGPROBS,
-    Body,
-    Count,
-    ResponseFormat,
-    ServerModel,
-    StrictModel,
-)
 from specchat.app.server.requests import check_arguments
 
 _PLACES = {"messages": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
 """Fields of /v1/chat/completions that have another name here."""
 
 
-class Text(ServerModel):
+class Text(protocol.ServerModel):
     """A text in an item."""
 
     type: Literal["input_text", "output_text", "text", "reasoning_text", "summary_text"]
@@ -46,7 +24,7 @@ class Text(ServerModel):
 Texts = str | Annotated[list[Text], Field(fail_fast=True)]
 
 
-class MessageItem(ServerModel):
+class MessageItem(protocol.ServerModel):
     """A message."""
 
     type: Literal["message"] = "message"
@@ -54,7 +32,7 @@ class MessageItem(ServerModel):
     content: Texts
 
 
-class CallItem(ServerModel):
+class CallItem(protocol.ServerModel):
     """A call of a function."""
 
     type: Literal["function_call"]
@@ -63,7 +41,7 @@ class CallItem(ServerModel):
     arguments: str
 
 
-class ResultItem(ServerModel):
+class ResultItem(protocol.ServerModel):
     """What a call returned."""
 
     type: Literal["function_call_output"]
@@ -71,7 +49,7 @@ class ResultItem(ServerModel):
     output: Texts
 
 
-class ReasoningItem(ServerModel):
+class ReasoningItem(protocol.ServerModel):
     """The thinking before the next item."""
 
     type: Literal["reasoning"]
@@ -82,19 +60,19 @@ class ReasoningItem(ServerModel):
 Items = Annotated[list[MessageItem | CallItem | ResultItem | ReasoningItem], Field(fail_fast=True, min_length=1)]
 
 
-class FunctionTool(FunctionBody):
+class FunctionTool(protocol.FunctionBody):
     """A function that the model may call."""
 
     type: Literal["function"]
 
 
-class ChosenFunctionTool(ChosenFunction):
+class ChosenFunctionTool(protocol.ChosenFunction):
     """The function that must be called."""
 
     type: Literal["function"]
 
 
-class AllowedFunctionTools(ServerModel):
+class AllowedFunctionTools(protocol.ServerModel):
     """The tools of the request that may be called now."""
 
     type: Literal["allowed_tools"]
@@ -102,13 +80,13 @@ class AllowedFunctionTools(ServerModel):
     tools: Annotated[list[ChosenFunctionTool], Field(min_length=1)]
 
 
-class ReasoningBody(ServerModel):
+class ReasoningBody(protocol.ServerModel):
     """Settings of the thinking."""
 
     effort: str | None = None
 
 
-class TextFormat(StrictModel):
+class TextFormat(protocol.StrictModel):
     """What the answer has to follow."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -123,13 +101,13 @@ class TextFormat(StrictModel):
             raise PydanticCustomError("incomplete", "json_schema needs a name and a schema")
         return self
 
-    def chat(self) -> ResponseFormat:
+    def chat(self) -> protocol.ResponseFormat:
         """The format for /v1/chat/completions."""
         named = {"name": self.name, "schema": self.json_schema} if self.type == "json_schema" else None
-        return ResponseFormat.model_validate({"type": self.type, "json_schema": named})
+        return protocol.ResponseFormat.model_validate({"type": self.type, "json_schema": named})
 
 
-class TextBody(ServerModel):
+class TextBody(protocol.ServerModel):
     """Settings of the answer."""
 
     format: TextFormat | None = None
@@ -143,42 +121,42 @@ def _moved(value: object) -> None:
 Choice = Annotated[ChosenFunctionTool | AllowedFunctionTools, Field(discriminator="type")]
 
 
-class ResponsesBody(Body):
+class ResponsesBody(protocol.Body):
     """POST /v1/responses."""
 
     input: str | Items
     instructions: str | None = None
-    max_output_tokens: Count | None = None
-    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
+    max_output_tokens: protocol.Count | None = None
+    tools: Annotated[list[FunctionTool], Field(fail_fast=True, max_length=protocol.MOST_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | Choice | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningBody | None = None
     text: TextBody | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=MOST_TOP_LOGPROBS)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=protocol.MOST_TOP_LOGPROBS)] | None = None
     thinking: bool | str | None = None
     n: Literal[1] | None = None
     response_format: Annotated[Any, AfterValidator(_moved)] = None
 
-    def chat(self) -> ChatBody:
+    def chat(self) -> protocol.ChatBody:
         """Request body for /v1/chat/completions."""
-        given = {name: getattr(self, name) for name in Body.model_fields if name in self.model_fields_set}
+        given = {name: getattr(self, name) for name in protocol.Body.model_fields if name in self.model_fields_set}
         choice, form = self.tool_choice, self.text.format if self.text else None
-        return ChatBody(
+        return protocol.ChatBody(
             **{name: value for name, value in given.items() if name not in ("n", "stream_options", "response_format")},
             messages=self._messages(),
             response_format=form and form.chat(),
             max_completion_tokens=self.max_output_tokens,
-            tools=[ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
+            tools=[protocol.ToolBody(type="function", function=tool) for tool in self.tools or ()] or None,
             tool_choice=_choice(choice),
             parallel_tool_calls=self.parallel_tool_calls,
             reasoning_effort=self.reasoning.effort if self.reasoning else None,
             thinking=self.thinking,
         )
 
-    def _messages(self) -> list[MessageBody]:
-        messages = [MessageBody(role="system", content=self.instructions)] if self.instructions else []
+    def _messages(self) -> list[protocol.MessageBody]:
+        messages = [protocol.MessageBody(role="system", content=self.instructions)] if self.instructions else []
         if isinstance(self.input, str):
-            return [*messages, MessageBody(role="user", content=self.input)]
+            return [*messages, protocol.MessageBody(role="user", content=self.input)]
         called = set[str]()
         for place, item in enumerate(self.input):
             match item:
@@ -186,13 +164,13 @@ class ResponsesBody(Body):
                     said = _reply(messages)
                     said.content = said.text() + _text(item.content)
                 case MessageItem():
-                    messages.append(MessageBody(role=item.role, content=_text(item.content)))
+                    messages.append(protocol.MessageBody(role=item.role, content=_text(item.content)))
                 case ReasoningItem():
                     _reply(messages).reasoning_content = _text(item.content or item.summary)
                 case CallItem():
-                    function = CalledFunction(name=item.name, arguments=item.arguments)
+                    function = protocol.CalledFunction(name=item.name, arguments=item.arguments)
                     said = _reply(messages)
-                    said.tool_calls = [*(said.tool_calls or ()), CallBody(id=item.call_id, function=function)]
+                    said.tool_calls = [*(said.tool_calls or ()), protocol.CallBody(id=item.call_id, function=function)]
                     check_arguments(item.arguments, f"input.{place}.arguments")
                     called.add(item.call_id)
                 case ResultItem():
@@ -200,31 +178,30 @@ class ResponsesBody(Body):
                         told = f"input.{place} is the result of no call before it: give it the call_id of one"
                         raise ApiError(400, told, param=f"input.{place}.call_id")
                     text = _text(item.output)
-                    messages.append(MessageBody(role="tool", content=text, tool_call_id=item.call_id))
+                    messages.append(protocol.MessageBody(role="tool", content=text, tool_call_id=item.call_id))
         return messages
 
 
 def _choice(choice: Any) -> Any:
     """`tool_choice` of /v1/chat/completions."""
     if isinstance(choice, ChosenFunctionTool):
-        return ChosenTool(type="function", function=choice)
+        return protocol.ChosenTool(type="function", function=choice)
     if isinstance(choice, AllowedFunctionTools):
-        allowed = AllowedTools(mode=choice.mode, tools=list(map(_choice, choice.tools)))
-        return AllowedChoice(type="allowed_tools", allowed_tools=allowed)
+        allowed = protocol.AllowedTools(mode=choice.mode, tools=list(map(_choice, choice.tools)))
+        return protocol.AllowedChoice(type="allowed_tools", allowed_tools=allowed)
     return choice
 
 
 def renamed(error: ApiError) -> ApiError:
     """An error about a field of /v1/chat/completions, with the name that it has here."""
     first = (error.param or "").partition(".")[0]
-    param = _PLACES.get(first, error.param)
-    return ApiError(error.status, error.message, param=param, code=error.code)
+    return ApiError(error.status, error.message, param=_PLACES.get(first, error.param), code=error.code)
 
 
-def _reply(messages: list[MessageBody]) -> MessageBody:
+def _reply(messages: list[protocol.MessageBody]) -> protocol.MessageBody:
     """The reply that an item is part of: the last message, or a new one."""
     if not messages or messages[-1].role != "assistant":
-        messages.append(MessageBody(role="assistant"))
+        messages.append(protocol.MessageBody(role="assistant"))
     return messages[-1]
 
 

@@ -1,7 +1,5 @@
 """The HTTP server: a socket, uvicorn with limits on the head of a request, signals, and the messages of the engine."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import math
@@ -147,12 +145,11 @@ class HttpProtocol(HttpToolsProtocol):
             self._too_slow = None
 
 
-KEEP_ALIVE_S = 60
 _LONGEST_DRAIN_S = 1e6
 """`--drain` is limited to this: timers take no infinity."""
 _PLAIN: dict[str, Any] = {
     "ws": "none", "lifespan": "off", "backlog": 2048, "proxy_headers": False, "server_header": False,
-    "log_config": None, "log_level": "critical", "access_log": False,
+    "log_config": None, "log_level": "critical", "access_log": False, "timeout_keep_alive": 60,
 }  # fmt: skip
 _LOOK_S = 1.0
 """Interval of reading the engine's messages."""
@@ -216,9 +213,7 @@ def run(
     async def serve() -> str | None:
         service = Service(engine, settings, limits, asyncio.get_running_loop())
         served, graceful = make_application(service, key, origins, hosts), math.ceil(min(_LONGEST_DRAIN_S, drain))
-        config = uvicorn.Config(
-            served, http=HttpProtocol, timeout_graceful_shutdown=graceful, timeout_keep_alive=KEEP_ALIVE_S, **_PLAIN
-        )
+        config = uvicorn.Config(served, http=HttpProtocol, timeout_graceful_shutdown=graceful, **_PLAIN)
         server = Server(config)
         watch = asyncio.create_task(_watch(service, server, on_start))
         try:

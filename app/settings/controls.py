@@ -1,7 +1,5 @@
 """Settings that can be changed while specchat runs: values, labels, and when a change takes effect."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -3,8 +3,6 @@
 `Preferences` has all of them, and stores the settings that are changed in the app.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,9 +34,7 @@ class NamedFiles:
     """
 
     def __init__(self, folder: Path, kind: str, suffix: str) -> None:
-        self.folder = folder
-        self.kind = kind
-        self._suffix = suffix
+        self.folder, self.kind, self._suffix = folder, kind, suffix
 
     def names(self) -> list[str]:
         """All names in alphabetical order; none if the folder cannot be read."""
@@ -175,8 +171,7 @@ class Preferences:
     """
 
     def __init__(self, file: Path, on_error: Callable[[str], None], *, profiled: bool = True) -> None:
-        self._file = file
-        self._profiled = profiled
+        self._file, self._profiled = file, profiled
         self._stored, self._profiles, _ = stored_settings(file)
         self.presets = Presets(file.parent / "presets")
         self.systems = NamedTexts(file.parent / "system", "system prompt")

@@ -94,11 +94,9 @@ class Settings(_Fields):  # type: ignore[misc]
     """
 
     thinking: str = setting(
-        AUTO,
-        "Switch the model's thinking on or off, where its chat template can.",
-        topic=engine.MODEL,
-        choices=tuple(THINKING),
-    )
+        AUTO, "Switch the model's thinking on or off, where its chat template can.",
+        topic=engine.MODEL, choices=tuple(THINKING),
+    )  # fmt: skip
     """Whether models with a switch in their chat template think (`THINKING`); a chat may override it."""
     system: str = setting("", "System prompt of new chats.")
     rejected: str = _shown(
@@ -111,23 +109,14 @@ class Settings(_Fields):  # type: ignore[misc]
     )  # fmt: skip
     """Whether what was read of the latest chats is written to disk at exit, for the next start."""
     theme: str = _shown("", "Colours: a Textual theme; empty for specchat's own.", "NAME")
-    exports: str = setting(
-        "", "Folder for screenshots and exported chats; empty for the default.", "FOLDER", applies=Applies.SCREEN
-    )
+    exports: str = _shown("", "Folder for screenshots and exported chats; empty for the default.", "FOLDER")
     """Folder for screenshots and exported chats; empty for the default (`app.paths`)."""
     reopen: str = setting(
         "off", "Whether a start opens the chat that was used last.", applies=Applies.START, choices=ON_OFF
     )
-    view: str = setting(
-        "", "Level of detail: the chat, or the instruments around it.", applies=Applies.SCREEN, choices=("", *VIEWS)
-    )
+    view: str = _shown("", "Level of detail: the chat, or the instruments around it.", choices=("", *VIEWS))
     """One of `VIEWS`. Empty on a new machine: its first reply is watched, later starts open in the chat view."""
-    tips: str = setting(
-        "on",
-        "Whether hints for new users are still to be shown: off once they were.",
-        applies=Applies.SCREEN,
-        choices=ON_OFF,
-    )
+    tips: str = _shown("on", "Whether hints for new users are still to be shown: off once they were.", choices=ON_OFF)
 
     def __post_init__(self) -> None:
         if not self.target.strip():

@@ -1,7 +1,5 @@
 """Reading and writing the settings file: command line options over `SPECCHAT_*` variables over the file."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -41,11 +39,8 @@ def load_settings(
     for existing in (path.parent, path):
         make_private(existing)
     stored, profiles, notice = stored_settings(path)
-    variables = {
-        name: _parsed(name, os.environ[PREFIX + name.upper()])
-        for name in TABLE
-        if os.environ.get(PREFIX + name.upper())
-    }
+    stated = {name: os.environ.get(PREFIX + name.upper()) for name in TABLE}
+    variables = {name: _parsed(name, text) for name, text in stated.items() if text}
     given = {name: _typed(name, value) for name, value in (options or {}).items() if value is not None}
     target = {"target": DEMONSTRATION, **stored, **variables, **given}["target"]
     return Settings(**{**stored, **(profiles.get(target, {}) if profiled else {}), **variables, **given}), notice
@@ -132,9 +127,8 @@ def _valid(others: Mapping[str, Any], values: Mapping[str, object], faults: list
 
 def _of_model(values: Mapping[str, object], faults: list[str]) -> Mapping[str, object]:
     """The settings of a profile; settings that are not of one model are added to `faults`."""
-    faults += [
-        f"{name} is not a setting of one model: move it above [{PROFILES}]" for name in values if name not in OF_MODEL
-    ]
+    others = [name for name in values if name not in OF_MODEL]
+    faults += [f"{name} is not a setting of one model: move it above [{PROFILES}]" for name in others]
     return {name: value for name, value in values.items() if name in OF_MODEL}
 
 

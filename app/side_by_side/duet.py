@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,8 +36,7 @@ class Lane:
     """
 
     def __init__(self, settings: Settings, source: LaneSource, new_tally: Callable[[], LaneTally]) -> None:
-        self.settings = settings
-        self.source = source
+        self.settings, self.source = settings, source
         self.conversation = Conversation()
         self.requests = RequestManager(self._count)
         self.requests.running.side_by_side = True
@@ -62,8 +61,7 @@ class Lane:
         """Store what was measured against the other lane as the speedup of the last reply."""
         gain, reply = comparison.gain(self.tally), self.reply
         if gain is not None and reply is not None and reply.measured is not None:
-            rounds = self.tally.metrics.rounds
-            self.requests.measure(reply, replace(reply.measured, gain=gain, rounds=rounds))
+            self.requests.measure(reply, replace(reply.measured, gain=gain, rounds=self.tally.metrics.rounds))
 
     def _count(self, _conversation: Conversation, _reply: Reply, event: Event) -> None:
         """Count an event of a reply; the first one of a request starts a new tally."""
@@ -80,42 +78,35 @@ class Lane:
                 self.tally.add(told)
 
 
+@dataclass(eq=False)
 class Duet:
-    """Both lanes of the side-by-side mode: prompts, replies, and their comparison.
+    """Both lanes of the side-by-side mode: prompts, replies, and their comparison."""
 
-    Args:
-        pair: Settings of each lane.
-        sources: Source of each lane.
-        order: How the lanes share the device.
-        readies: Returns the state of each lane once its models are loaded; empty before.
-        server: Address of the attached server of the right lane; None if both lanes are local.
-    """
+    _pair: tuple[Settings, Settings]
+    """Settings of each lane."""
+    _sources: InitVar[tuple[LaneSource, LaneSource]]
+    """Source of each lane."""
+    order: Order
+    """How the lanes share the device."""
+    readies: Callable[[], tuple[LaneReady, ...]]
+    """Returns the state of each lane once its models are loaded; empty before."""
+    server: str | None = None
+    """Address of the attached server of the right lane; None if both lanes are local."""
+    waiting: list[str] = field(default_factory=list, init=False)
+    """Prompts to send when both lanes have answered."""
+    runs: list[float] = field(default_factory=list, init=False)
+    """Measured speedup of each run of the last prompt."""
+    _asked_gap = False
+    _counted = False
+    """Whether the last replies are in `runs`."""
 
-    def __init__(
-        self,
-        pair: tuple[Settings, Settings],
-        sources: tuple[LaneSource, LaneSource],
-        order: Order,
-        readies: Callable[[], tuple[LaneReady, ...]],
-        server: str | None = None,
-    ) -> None:
-        self.order = order
-        self.readies = readies
-        self.server = server
-        self.waiting: list[str] = []
-        """Prompts to send when both lanes have answered."""
-        self._pair = pair
+    def __post_init__(self, _sources: tuple[LaneSource, LaneSource]) -> None:
         self.lanes = [
             Lane(settings, source, partial(self._new_tally, side))
-            for side, (settings, source) in enumerate(zip(pair, sources, strict=True))
+            for side, (settings, source) in enumerate(zip(self._pair, _sources, strict=True))
         ]
         self.lanes[1].conversation.other_lane = self.lanes[0].conversation
         self.conversations = tuple(lane.conversation for lane in self.lanes)
-        self._asked_gap = False
-        self._counted = False
-        """Whether the last replies are in `runs`."""
-        self.runs: list[float] = []
-        """Measured speedup of each run of the last prompt."""
 
     def connect(self, archive: Archive) -> None:
         """Start the engine; both conversations are stored in `archive`, as branches of one chat."""

@@ -1,7 +1,5 @@
 """Setups of lanes: a drafter with options, as in head:gamma=6 or model:gamma=auto,draft=FOLDER."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace

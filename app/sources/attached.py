@@ -237,8 +237,7 @@ class _Stream:
     """A reply that is being read."""
 
     def __init__(self, request_id: str, outbox: engine.Outbox) -> None:
-        self.request_id = request_id
-        self.outbox = outbox
+        self.request_id, self.outbox = request_id, outbox
         self.at = 0.0
         """Time of the last event."""
         self.left = False

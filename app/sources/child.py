@@ -1,7 +1,5 @@
 """A separate process that reports what it does as JSON lines."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import threading
@@ -24,15 +22,9 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str], take: Callable[[Any], None], **options: Any) -> None:
-        self.process: subprocess.Popen[str] = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            encoding="utf-8",
-            errors="replace",
-            **options,
-        )
+        pipe = subprocess.PIPE
+        options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+        self.process = subprocess.Popen(command, encoding="utf-8", errors="replace", **options)
         self._take = take
         self._said: list[str] = []
         self._readers = [threading.Thread(target=each, daemon=True) for each in (self._follow, self._listen)]

@@ -1,7 +1,5 @@
 """Plays a recorded trace at its own speed, by an injected clock, without a model and without torch."""
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """Measures the CPU time of the interface and the load of the GPU."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Downloads a model in a separate process. Ending the process pauses the download: the next process resumes it."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

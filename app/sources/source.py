@@ -3,8 +3,6 @@
 `Stepper` pauses one, and then releases one round of the batch at a time, in parts (`Part`).
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Mapping, Sequence
 from enum import IntEnum

@@ -102,8 +102,7 @@ class UnsentRows:
     """
 
     def __init__(self, file: StoreFile, attachments: AttachmentRows) -> None:
-        self._file = file
-        self._attachments = attachments
+        self._file, self._attachments = file, attachments
         self._own: tuple[int, BaseFileLock] | None = None
         """Number and lock of this program, from first use on."""
 

@@ -1,7 +1,5 @@
 """The SQLite file of the chats: checks, schema migrations, transactions, and a sentence for every error."""
 
-from __future__ import annotations
-
 import re
 import sqlite3
 import threading
@@ -122,8 +120,7 @@ def _check_start(path: Path) -> None:
 
 def _check(db: sqlite3.Connection, path: Path) -> None:
     """Check owner, version and integrity without writing."""
-    tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if not tables:
+    if not db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         return
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise UnreadableError("belongs to another program")

@@ -1,7 +1,5 @@
 """Files of the user: TOML that is changed in place, texts that are written whole, and broken files that are kept."""
 
-from __future__ import annotations
-
 import errno
 import tomllib
 from collections.abc import Iterable, Mapping

@@ -1,7 +1,5 @@
 """Import of chats into the store: a chat that was imported before gets what is new in the file, and loses nothing."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from enum import StrEnum

@@ -3,8 +3,6 @@
 Search text is words, never query syntax. Replies are indexed when they have ended, so that streaming costs no indexing.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -49,8 +47,7 @@ class SearchIndex:
     """The index of one store; `now` gives seconds since 1970."""
 
     def __init__(self, file: StoreFile, now: Callable[[], float] = time.time) -> None:
-        self._file = file
-        self._now = now
+        self._file, self._now = file, now
 
     def update(self) -> bool:
         """Index up to `BATCH` new titles, prompts and ended replies; return whether there may be more.
@@ -69,14 +66,10 @@ class SearchIndex:
             with self._file.write() as db:
                 db.executemany("INSERT OR REPLACE INTO search (rowid, text) VALUES (?, ?)", [*texts, *titles])
                 # A reply that has grown since it was read stays marked.
-                db.executemany(
-                    f"UPDATE messages SET indexed = 1 WHERE id = ? AND {_SAID} = ?",
-                    [(row_id, said) for row_id, said, _ in rows],
-                )
-                db.executemany(
-                    "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?",
-                    [(-row_id, text) for row_id, text in titles],
-                )
+                unchanged = f"UPDATE messages SET indexed = 1 WHERE id = ? AND {_SAID} = ?"
+                db.executemany(unchanged, [(row_id, said) for row_id, said, _ in rows])
+                unchanged = "UPDATE chats SET indexed = 1 WHERE id = ? AND title = ?"
+                db.executemany(unchanged, [(-row_id, text) for row_id, text in titles])
         return max(len(rows), len(titles)) == BATCH
 
     def find(self, text: str) -> list[Hit]:

@@ -4,8 +4,6 @@ Replies are stored while they stream (`append_rounds`), each round before it is 
 without a finish reason in a reopened file was interrupted. Write-ahead logging lets several programs read and write.
 """
 
-from __future__ import annotations
-
 import sqlite3
 import time
 from collections import defaultdict
@@ -93,8 +91,7 @@ class Store:
     """
 
     def __init__(self, path: Path, now: Callable[[], float] = time.time) -> None:
-        self.path = path
-        self._now = now
+        self.path, self._now = path, now
         self._file = file = StoreFile(path)
         self.notice = file.notice
         """A sentence about what had to be done to open the file; None without one."""
@@ -115,14 +112,13 @@ class Store:
 
     def _chats(self, condition: str, *values: object) -> list[Chat]:
         columns = "id, title, updated_at, pinned, system, thinking, news, uid, servers"
+        rows = self._file.read(f"SELECT {columns} FROM chats WHERE {condition}", values)
         return [
             Chat(
                 *(row, title, at, bool(pinned), system, _THINKING.get(thinking, str(thinking)), bool(news), uid),
                 servers=tuple(filter(None, servers.split("\n"))),
             )
-            for row, title, at, pinned, system, thinking, news, uid, servers in self._file.read(
-                f"SELECT {columns} FROM chats WHERE {condition}", values
-            )
+            for row, title, at, pinned, system, thinking, news, uid, servers in rows
         ]
 
     def create_chat(self, title: str = "", system: str = "", uid: str = "") -> Chat:
@@ -314,9 +310,8 @@ class Store:
         self.unsent.close()
 
     def _set_in_message(self, message_id: int, assignment: str, *values: object) -> None:
-        self._file.change(
-            f"message {message_id}", f"UPDATE messages SET {assignment} WHERE id = ?", (*values, message_id)
-        )
+        change = f"UPDATE messages SET {assignment} WHERE id = ?"
+        self._file.change(f"message {message_id}", change, (*values, message_id))
 
 
 def _row_id(cursor: sqlite3.Cursor) -> int:

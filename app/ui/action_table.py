@@ -1,7 +1,5 @@
 """The table of actions. Key bindings, the command palette, slash commands and the help screen are built from it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -158,16 +156,16 @@ _READING = (
     Action("copy", "replies.ask_copy", "copy the reply, a code block, or the chat", keys="f8", title="Copy"),
     Action("copy-one", "replies.copy", "copy the last reply, its code (code N: one block), its thinking, or the chat",
         slash="copy WHAT"),
-    Action("markdown", "views.toggle_markdown", "replies as Markdown, also while they are written, or token by token",
-        keys="ctrl+t,f5", title="Markdown", slash="markdown"),
+    Action("markdown", "views.toggle", "replies as Markdown, also while they are written, or token by token",
+        args=("markdown",), keys="ctrl+t,f5", title="Markdown", slash="markdown"),
     Action("open-a-link", "replies.open_link", "open a link of the visible replies; a click does too", priority="alt+o",
         title="Open link", slash="open N"),
     Action("think", "replies.think", "whether the model thinks in this chat, or how much",
         slash="thinking auto|on|off|…"),
     Action("switch-thinking", "replies.switch_thinking", "switch thinking on or off in this chat", place=CHAT,
         title="Thinking"),
-    Action("thinking", "views.toggle_thoughts", "show or fold thinking, calls and their results; a click does too",
-        priority="alt+t", title="Thoughts", slash="thoughts"),
+    Action("thinking", "views.toggle", "show or fold thinking, calls and their results; a click does too",
+        args=("thoughts",), priority="alt+t", title="Thoughts", slash="thoughts"),
     Action("rejected", "views.next_rejected",
         "rejected drafts of finished replies: folded (┊; a click unfolds one), in place, or hidden", keys="ctrl+r,f4",
         title="Rejected tokens"),

@@ -33,7 +33,6 @@ from specchat.app.sources.probe import Probe
 from specchat.app.sources.source import NoSource
 from specchat.app.ui.action_table import ACTIONS, REPLAY
 from specchat.app.ui.keys import registered
-from specchat.app.ui.notices import say
 from specchat.app.ui.own_files import own_files
 from specchat.app.ui.pump import Pump
 from specchat.app.ui.rendering.pictures import without_buttons
@@ -64,6 +63,7 @@ class SpecChat(App[None]):
     """
 
     TITLE = "specchat"
+    NOTIFICATION_TIMEOUT = 8.0
     CSS_PATH = [STYLES / f"{name}.tcss" for name in ("chat", "dialogs", "views", "screens")]  # noqa: RUF012
     BINDINGS = registered(
         "app",
@@ -101,9 +101,7 @@ class SpecChat(App[None]):
         super().__init__()
         disable_toasts(self)  # `on_notify` shows notices
         show_as_text(self)
-        self._prepare = prepare
-        self._player = player
-        self._probe = probe
+        self._prepare, self._player, self._probe = prepare, player, probe
         self._begin_side_by_side = begin_side_by_side
         self.prepared = asyncio.Event()
         """Set once the session is connected or has failed."""
@@ -196,7 +194,7 @@ class SpecChat(App[None]):
             self.chat_screen.transcript.rejected = session.settings.rejected
             self.chat_screen.show_view(session.settings.view or WATCH)
         if notices:
-            say(self, " · ".join(notices), "warning")
+            self.notify(" · ".join(notices), severity="warning")
         stepper = self.chat_screen.stepping.through(session.source)
         self.requests.connect(replace(session, source=stepper), self.actions.archive)
         if session.settings is not None and session.settings.reopen == "on":
@@ -276,7 +274,7 @@ class SpecChat(App[None]):
             return
         self.requests.take_back(conversation, prompt, self.chat_screen.writing.take_back([prompt]))
         self.call_later(self.chat_screen.path_changed)
-        say(self, self.actions.tools.explained(conversation, why), "error")
+        self.notify(self.actions.tools.explained(conversation, why), severity="error")
 
     def _handle(self, record: Record) -> None:
         """Process a record about the engine; adapt to the device that it is ready on."""

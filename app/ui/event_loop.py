@@ -1,7 +1,5 @@
 """The app's event loop: while it is busy, a core is reserved for it, on which the engine's threads do not compute."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from typing import Any

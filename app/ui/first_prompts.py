@@ -1,7 +1,5 @@
 """Prompts for a first minute: they show speculation at its best, at its worst, and in between."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

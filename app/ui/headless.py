@@ -1,7 +1,5 @@
 """Draws SVG pictures with the interface but without a terminal: of a trace's end, or of a stored chat."""
 
-from __future__ import annotations
-
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 

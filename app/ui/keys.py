@@ -1,7 +1,5 @@
 """Ids of key bindings, and other keys for them from the settings file."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -102,11 +100,8 @@ def _clash(binding_id: str, wanted: Mapping[str, list[str]]) -> tuple[str, str] 
 def _sharing(binding_id: str) -> list[str]:
     """Other bindings of the group that have one of its default keys."""
     group, keys = binding_id.partition(".")[0], set(default_keys(binding_id))
-    return [
-        other
-        for other in BINDINGS
-        if other != binding_id and other.partition(".")[0] == group and keys & set(default_keys(other))
-    ]
+    own = (other for other in BINDINGS if other != binding_id and other.partition(".")[0] == group)
+    return [other for other in own if keys & set(default_keys(other))]
 
 
 def _normal(key: str) -> str:

@@ -1,7 +1,5 @@
 """The user's files: keys in the settings file; themes, TOML files with colours of Textual's themes and the fates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Slash commands as they are typed: parsing, completion with tab, and hints. They are in `app.ui.action_table`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Textual's terminal driver for Linux and macOS; tolerates invalid input and hang-up."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

@@ -9,8 +9,6 @@ code loses that time; on a CPU fewer frames are drawn instead.
 exception where input is invalid or the terminal goes; `keys.py` needs Textual's names of characters to check a keymap.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from math import ceil
@@ -193,15 +191,8 @@ class VerticalBar(ScrollBar):
         assert isinstance(bar.style, Style)
         assert bar.style.bgcolor is not None
         assert bar.style.color is not None
-        lines = bar.render_bar(
-            size=self.size.height,
-            virtual_size=bar.virtual_size,
-            window_size=bar.window_size,
-            position=bar.position,
-            thickness=self.size.width,
-            back_color=bar.style.bgcolor,
-            bar_color=bar.style.color,
-        ).segments
+        sizes = self.size.height, bar.virtual_size, bar.window_size, bar.position, self.size.width
+        lines = bar.render_bar(*sizes, back_color=bar.style.bgcolor, bar_color=bar.style.color).segments
         background = self.background_colors[1]
         filters = self.app.get_line_filters()
         strips = [_strip(line.text, line.style) for line in lines[crop.y : crop.bottom]]

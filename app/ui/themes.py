@@ -5,8 +5,6 @@ distinguish, made lighter on dark ground and darker on light ground. No fate rel
 attribute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from textual.app import App

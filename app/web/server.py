@@ -1,7 +1,5 @@
 """The web server: textual-serve with an offline page and access control."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac
@@ -9,6 +7,7 @@ import logging
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from aiohttp import web
@@ -68,8 +67,7 @@ class WebServer(Server):
 
     def __init__(self, command: str, key: str | None, on_start: Callable[[], None]) -> None:
         super().__init__(f"exec {command}", title=TITLE, templates_path=Path(__file__).parent / "templates")
-        self._key = key
-        self._on_start = on_start
+        self._key, self._on_start = key, on_start
 
     async def on_startup(self, app: web.Application) -> None:  # noqa: ARG002
         """Called when the server listens."""
@@ -94,13 +92,8 @@ class WebServer(Server):
         async def close() -> None:
             await page.close()
 
-        app = PageApp(
-            self.command,
-            write_bytes=page.send_bytes,
-            write_str=page.send_str,
-            close=close,
-            download_manager=self.download_manager,
-        )
+        page_to: dict[str, Any] = {"write_bytes": page.send_bytes, "write_str": page.send_str, "close": close}
+        app = PageApp(self.command, download_manager=self.download_manager, **page_to)
         try:
             await app.start(to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24))
             await self._process_messages(page, app)

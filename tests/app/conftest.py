@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.app import App
 from textual.widgets import Input, TextArea
 
 from specchat.app.chat import delivery
-from specchat.app.ui import notices, pump
+from specchat.app.ui import pump
 from specchat.app.ui.actions import chats
+from specchat.app.ui.app import SpecChat
 from specchat.app.ui.pump import FrameBudget
 from specchat.app.ui.rendering import live_markdown
 from specchat.app.ui.screens import calls, writing
@@ -53,8 +53,7 @@ def still_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     monkeypatch.setattr(live_markdown, "processor_time", lambda: 0.0)
     monkeypatch.setattr(pump, "FrameBudget", partial(FrameBudget, spent=lambda: 0.0))
-    monkeypatch.setattr(notices, "NOTICE_S", LONG_S)
-    monkeypatch.setattr(App, "NOTIFICATION_TIMEOUT", LONG_S)
+    monkeypatch.setattr(SpecChat, "NOTIFICATION_TIMEOUT", LONG_S)
     monkeypatch.setattr(TextArea, "_toggle_cursor_blink_visible", lambda _: None)
     monkeypatch.setattr(Input, "_toggle_cursor", lambda _: None)
     monkeypatch.setattr(writing, "COUNT_S", LONG_S)

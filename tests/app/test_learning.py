@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from specchat.app.chat.learning import BATTERY, BUSY, Learning
-from specchat.app.chat.learning_text import write_chats
+from specchat.app.chat.stored_conversation import write_chats
 from specchat.app.paths import heads_folder
 from specchat.app.storage.store import Store
 from tests.app.stage import Stage

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from specchat.app.sources.marked import unmarked
+from specchat.app.sources.observed import unmarked
 from specchat.engine import Admitted, Fate, Ready, Record, Round, Thinking
 from tests.app.recorded import trace
 

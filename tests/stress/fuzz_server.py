@@ -15,8 +15,7 @@ from itertools import cycle
 
 from hypothesis import strategies as st
 
-from specchat.app.server.chat_body import ChatBody
-from specchat.app.server.protocol import IGNORED, NEUTRAL, CompletionBody
+from specchat.app.server.protocol import IGNORED, NEUTRAL, ChatBody, CompletionBody
 
 PATIENCE_S = 60
 PATHS = ("/v1/chat/completions", "/v1/completions", "/tokenize")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from specchat import engine
 from specchat.app.chat.parts import joined, parts_of
+from specchat.app.chat.tool_calls import COMPLETE
 from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.printers import JsonPrinter, Printer, text_printer
 from specchat.app.cli.progress import StatusLine, warn
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from specchat.app.sources.attached import AttachedEngine
     from specchat.engine.tools.beams import FoundBeams
 
-_COMPLETE = (engine.FinishReason.EOS, engine.FinishReason.STOP)
 _CUT = (engine.FinishReason.LENGTH, engine.FinishReason.CONTEXT)
 _POLL_S = 0.05
 _WIDTH = 100
@@ -92,7 +92,7 @@ def answer(
                 if ended.reason is engine.FinishReason.LENGTH:
                     limit = f"at {request.max_tokens} tokens (--max-tokens)"
                 printer.note(f"the reply was cut off {limit} and is not complete")
-            if offered is None or not reply.parts_of(PartKind.CALL) or ended.reason not in _COMPLETE:
+            if offered is None or not reply.parts_of(PartKind.CALL) or ended.reason not in COMPLETE:
                 return ended.reason is engine.FinishReason.CANCELLED
             results = offered.results(request, reply)
             if turn is not None:

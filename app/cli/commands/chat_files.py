@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from specchat.app.chat.exchange import FORMATS, as_json, as_markdown
+from specchat.app.chat.exchange import FORMATS, in_format
 from specchat.app.cli import options
 from specchat.app.cli.effective_settings import effective_settings
 from specchat.app.cli.options import opt
@@ -105,16 +105,12 @@ def _text(conversation: Conversation, form: str, theme: str | None, *, thinking:
         from specchat.app.ui.headless import chat_svg
 
         return chat_svg(conversation, _WIDTH, _theme(theme))
-    if form == "html":
-        from specchat.app.chat.web_page import chat_data, render
-
-        return render(chat_data(conversation))
     if form == _PERFETTO:
         from specchat.app.chat.trace import as_perfetto
 
         rounds = [record for reply in conversation.replies for record in reply.own_rounds]
         return as_perfetto(rounds, conversation.title)
-    return as_markdown(conversation, "", thinking=thinking) if form == "md" else as_json(conversation, "")
+    return in_format(conversation, form, thinking=thinking)
 
 
 def import_chats(

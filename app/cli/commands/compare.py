@@ -1,7 +1,5 @@
 """`specchat compare`: prompts in two setups; times, speedup, and whether the texts are equal."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence
@@ -54,6 +52,7 @@ def compare(
 ) -> None:
     """Run a prompt in two setups that share the device fairly; report their times and whether the texts agree.
 
+    By default greedy, without the penalties that a model recommends and chats use.
     With --attach, one setup on this machine is compared with a server, which is timed by its own stream.
     """
     given = {"max_tokens": _MAX_TOKENS, **given}

@@ -70,7 +70,7 @@ def distill(
 
     The same call again continues an interrupted one; more minutes train the draft further.
     """
-    from specchat.app.chat.learning_text import write_chats
+    from specchat.app.chat.stored_conversation import write_chats
     from specchat.app.storage.store import Store
     from specchat.engine.tools.distill import COUNTED, DistillOptions, read_turns
     from specchat.engine.tools.distill import distill as run

@@ -1,7 +1,5 @@
 """`specchat evaluate`: drafters, or two targets, on text that the target has already written."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`specchat models`: lists presets and stored models, and downloads models."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

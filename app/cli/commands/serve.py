@@ -1,7 +1,5 @@
 """`specchat serve`, an OpenAI-compatible server, and `specchat web`, the app in a browser."""
 
-from __future__ import annotations
-
 import shlex
 import socket
 import sys

@@ -1,7 +1,5 @@
 """`specchat theory`: predictions of Leviathan et al. 2023, section 3, for an acceptance rate α and a cost ratio c."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`specchat verify`: checks that speculation leaves the output unchanged, on this machine with given models."""
 
-from __future__ import annotations
-
 import typer
 
 from specchat.app.cli import options

@@ -1,7 +1,5 @@
 """A connection to a server: its address, its key, limits on what it may send, and messages for its errors."""
 
-from __future__ import annotations
-
 import json
 import socket
 import threading

@@ -19,31 +19,15 @@ Sources:
     Others: the API reference of OpenAI, "Chat Completions", `stream_options.include_usage`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from specchat import engine
+from specchat.app.sources.servers import protocol
 from specchat.app.sources.servers.llama_cpp import find_llama_cpp
 from specchat.app.sources.servers.messages import offered, turns
-from specchat.app.sources.servers.protocol import (
-    NO_CHUNK,
-    REASONS,
-    Ask,
-    Call,
-    Chunk,
-    Listing,
-    Reader,
-    Server,
-    count,
-    observed_ready,
-    path,
-    response_format,
-    standard_body,
-)
 
 _LARGEST_TOP = 20
 """Largest top-k list of the protocol."""
@@ -53,16 +37,16 @@ _SGLANG_SAMPLING = (
 )
 
 
-def find_specchat(listing: Listing) -> Server | None:
+def find_specchat(listing: protocol.Listing) -> protocol.Server | None:
     """A `specchat serve`, which lists its model with a `Ready`."""
     try:
         record = engine.from_json(json.dumps(listing.entry(listing.model())["speculation"]))
     except (ValueError, LookupError):
         return None
-    return Server(record, _specchat_call, RecordReader) if isinstance(record, engine.Ready) else None
+    return protocol.Server(record, _specchat_call, RecordReader) if isinstance(record, engine.Ready) else None
 
 
-def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
+def _specchat_call(request: engine.Request, ask: protocol.Ask) -> protocol.Call:  # noqa: ARG001
     """The request with all parameters of an engine."""
     s = request.sampling
     body: dict[str, Any] = {"stream": True, "speculation": True, "max_tokens": request.max_tokens}
@@ -70,7 +54,7 @@ def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
     body |= {name: getattr(s, name) for name in (*engine.SAMPLING_NUMBERS, "seed")}
     body |= {"logit_bias": {str(token): bias for token, bias in s.logit_bias}, "stop": list(request.stop)}
     body |= {"dry_sequence_breakers": list(s.dry_sequence_breakers), "stop_repeats": request.stop_repeats}
-    body |= response_format(request) | offered(request.tools)
+    body |= protocol.response_format(request) | offered(request.tools)
     top = min(request.detail, _LARGEST_TOP)
     if request.messages:
         body |= {"messages": turns(request.messages), "thinking": request.thinking}
@@ -78,10 +62,10 @@ def _specchat_call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
     else:
         body["prompt"] = request.prompt if request.prompt is not None else list(request.prompt_ids)
         body |= {"logprobs": top} if top else {}
-    return Call(path(request), body)
+    return protocol.Call(protocol.path(request), body)
 
 
-class RecordReader(Reader):
+class RecordReader(protocol.Reader):
     """Extracts the records of chunks, and gives them the client's request id."""
 
     def read(self, values: dict[str, Any]) -> Iterator[engine.Event]:
@@ -104,36 +88,36 @@ class RecordReader(Reader):
         return finished
 
 
-def find_vllm(listing: Listing) -> Server | None:
+def find_vllm(listing: protocol.Listing) -> protocol.Server | None:
     """vLLM, if the models are its own and the server reports its version."""
     if not listing.owned_by("vllm") or listing.ask("/version", None) is None:
         return None
     model = listing.model()
-    ready = observed_ready("vLLM", model, context=count(listing.entry(model), "max_model_len"))
+    ready = protocol.observed_ready("vLLM", model, context=protocol.count(listing.entry(model), "max_model_len"))
 
-    def call(request: engine.Request, ask: Ask) -> Call:  # noqa: ARG001
+    def call(request: engine.Request, ask: protocol.Ask) -> protocol.Call:  # noqa: ARG001
         """Request the text of each token, and a token count in every chunk."""
-        body = standard_body(request, model, "repetition_penalty")
+        body = protocol.standard_body(request, model, "repetition_penalty")
         body["stream_options"]["continuous_usage_stats"] = True
-        return Call(path(request), body | ({"logprobs": True} if request.messages else {}))
+        return protocol.Call(protocol.path(request), body | ({"logprobs": True} if request.messages else {}))
 
-    return Server(ready, call, VLLMReader)
+    return protocol.Server(ready, call, VLLMReader)
 
 
-class VLLMReader(Reader):
+class VLLMReader(protocol.Reader):
     """Counts tokens in every chunk; the last one, without choices, has the counts of drafts."""
 
     knows_tokens = True
 
-    def parse(self, values: dict[str, Any]) -> Chunk:
+    def parse(self, values: dict[str, Any]) -> protocol.Chunk:
         """The fields of a chunk."""
         return replace(super().parse(values), last=not values.get("choices"))
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:
+    def counts(self, values: dict[str, Any], chunk: protocol.Chunk) -> engine.Totals:
         """Sums, and every pass that tested drafts unless the server reports only sums (`summary`)."""
         metrics = values.get("metrics")
         said = metrics.get("speculative_decoding") if isinstance(metrics, Mapping) else None
-        drafted, accepted = count(said, "num_draft_tokens"), count(said, "num_accepted_draft_tokens")
+        drafted, accepted = protocol.count(said, "num_draft_tokens"), protocol.count(said, "num_accepted_draft_tokens")
         return self.totals(chunk, drafted=drafted, accepted=accepted, steps=_steps(said))
 
 
@@ -148,46 +132,46 @@ def _steps(said: object) -> tuple[engine.Step, ...] | None:
     return steps if whole and all(0 <= step.accepted <= step.drafted <= engine.MOST_DRAFTED for step in steps) else None
 
 
-def find_sglang(listing: Listing) -> Server | None:
+def find_sglang(listing: protocol.Listing) -> protocol.Server | None:
     """SGLang, if the models are its own and the server reports its start options."""
     info = listing.ask("/get_server_info", None) if listing.owned_by("sglang") else None
     if not isinstance(info, Mapping):
         return None
     model = listing.model()
-    context = count(listing.entry(model), "max_model_len") or count(info, "max_total_num_tokens")
+    context = protocol.count(listing.entry(model), "max_model_len") or protocol.count(info, "max_total_num_tokens")
     incremental = bool(info.get("incremental_streaming_output") or info.get("stream_output"))
 
-    def call(request: engine.Request, ask: Ask) -> Call:
+    def call(request: engine.Request, ask: protocol.Ask) -> protocol.Call:
         """The request for `/generate`; a plain chat if the server does not tokenize messages."""
-        body = standard_body(request, model, "repetition_penalty")
+        body = protocol.standard_body(request, model, "repetition_penalty")
         prompt: dict[str, Any]
         if request.tools or request.constraint:  # `/generate` takes neither
-            return Call(path(request), body)
+            return protocol.Call(protocol.path(request), body)
         if request.messages:
             chat = {"model": model, "messages": turns(request.messages), "add_generation_prompt": True}
             said = ask("/v1/tokenize", chat)
             ids = said.get("tokens") if isinstance(said, Mapping) else None
             if not isinstance(ids, list) or not ids or not all(type(token) is int for token in ids):
-                return Call(path(request), body)
+                return protocol.Call(protocol.path(request), body)
             prompt = {"input_ids": ids}
         else:
             prompt = {"text": request.prompt} if request.prompt is not None else {"input_ids": list(request.prompt_ids)}
         sampling = {name: body[name] for name in _SGLANG_SAMPLING if name in body}
         sampling |= {"top_k": body["top_k"] or -1, "max_new_tokens": request.max_tokens}  # -1 keeps all tokens
         sampling |= {"sampling_seed": body["seed"]} if "seed" in body else {}
-        return Call("/generate", prompt | {"sampling_params": sampling, "stream": True})
+        return protocol.Call("/generate", prompt | {"sampling_params": sampling, "stream": True})
 
     reader = SGLangReader if incremental else SGLangWholeReader
-    return Server(observed_ready("SGLang", model, context=context), call, reader)
+    return protocol.Server(protocol.observed_ready("SGLang", model, context=context), call, reader)
 
 
-class SGLangReader(Reader):
+class SGLangReader(protocol.Reader):
     """Reads chunks of `/generate`, whose last one has the counts, and of a plain chat."""
 
     received = ""
     """The text so far."""
 
-    def parse(self, values: dict[str, Any]) -> Chunk:
+    def parse(self, values: dict[str, Any]) -> protocol.Chunk:
         """The fields of a chunk."""
         meta = values.get("meta_info")
         self.knows_tokens = meta is not None
@@ -195,23 +179,24 @@ class SGLangReader(Reader):
             return super().parse(values)
         text, ended = values.get("text"), meta.get("finish_reason") if isinstance(meta, Mapping) else None
         if not isinstance(text, str):
-            raise engine.EngineError(NO_CHUNK)
+            raise engine.EngineError(protocol.NO_CHUNK)
         kind = ended.get("type") if isinstance(ended, Mapping) else None
-        reason = None if kind is None else REASONS.get("error" if kind == "abort" else kind, engine.FinishReason.EOS)
-        tokens = count(meta, "completion_tokens")
+        named = "error" if kind == "abort" else str(kind)
+        reason = None if kind is None else protocol.REASONS.get(named, engine.FinishReason.EOS)
+        tokens = protocol.count(meta, "completion_tokens")
         last = tokens is not None and reason is not None
-        return Chunk(self.new(text), "", (), reason, count(meta, "prompt_tokens"), tokens, last)
+        return protocol.Chunk(self.new(text), "", (), reason, protocol.count(meta, "prompt_tokens"), tokens, last)
 
     def new(self, text: str) -> str:
         """The new text in the text of a chunk: all of it."""
         return text
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:
+    def counts(self, values: dict[str, Any], chunk: protocol.Chunk) -> engine.Totals:
         """Sums of all passes."""
         meta = values.get("meta_info")
-        drafted = count(meta, "spec_num_proposed_drafts", "spec_draft_token_num")
-        accepted = count(meta, "spec_num_correct_drafts", "spec_accept_token_num")
-        return self.totals(chunk, passes=count(meta, "spec_verify_ct"), drafted=drafted, accepted=accepted)
+        drafted = protocol.count(meta, "spec_num_proposed_drafts", "spec_draft_token_num")
+        accepted = protocol.count(meta, "spec_num_correct_drafts", "spec_accept_token_num")
+        return self.totals(chunk, passes=protocol.count(meta, "spec_verify_ct"), drafted=drafted, accepted=accepted)
 
 
 class SGLangWholeReader(SGLangReader):
@@ -223,7 +208,7 @@ class SGLangWholeReader(SGLangReader):
         return text[before:]
 
 
-def find_lm_studio(listing: Listing) -> Server | None:
+def find_lm_studio(listing: protocol.Listing) -> protocol.Server | None:
     """LM Studio, if the server has its REST API; the usual model is a loaded one."""
     said = listing.ask("/api/v0/models", None) if listing.owned_by("organization_owner") else None
     entries = said.get("data") if isinstance(said, Mapping) else None
@@ -233,32 +218,33 @@ def find_lm_studio(listing: Listing) -> Server | None:
     language_models.sort(key=lambda entry: entry.get("state") != "loaded")
     model = listing.model(language_models[0].get("id") if language_models else None)
     entry: Mapping[str, Any] = next((entry for entry in language_models if entry.get("id") == model), {})
-    context = count(entry, "loaded_context_length", "max_context_length")
-    return _plain(observed_ready("LM Studio", model, context=context), "repeat_penalty")
+    context = protocol.count(entry, "loaded_context_length", "max_context_length")
+    return _plain(protocol.observed_ready("LM Studio", model, context=context), "repeat_penalty")
 
 
-def find_plain(listing: Listing) -> Server:
+def find_plain(listing: protocol.Listing) -> protocol.Server:
     """Any server."""
-    return _plain(observed_ready("OpenAI protocol", listing.model()), None)
+    return _plain(protocol.observed_ready("OpenAI protocol", listing.model()), None)
 
 
-def _plain(ready: engine.Ready, penalty: str | None) -> Server:
-    return Server(
-        ready, lambda request, _: Call(path(request), standard_body(request, ready.target, penalty)), PlainReader
-    )
+def _plain(ready: engine.Ready, penalty: str | None) -> protocol.Server:
+    def call(request: engine.Request, _: protocol.Ask) -> protocol.Call:
+        return protocol.Call(protocol.path(request), protocol.standard_body(request, ready.target, penalty))
+
+    return protocol.Server(ready, call, PlainReader)
 
 
-class PlainReader(Reader):
+class PlainReader(protocol.Reader):
     """Reads any stream; the last chunk may have LM Studio's counts."""
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:
+    def counts(self, values: dict[str, Any], chunk: protocol.Chunk) -> engine.Totals:
         """Drafted and accepted tokens, from `stats` or from `usage`."""
         names = "total_draft_tokens_count", "accepted_draft_tokens_count"
         places = values.get("stats"), values.get("usage")
-        said = next((place for place in places if count(place, names[0]) is not None), None)
-        return self.totals(chunk, drafted=count(said, names[0]), accepted=count(said, names[1]))
+        said = next((place for place in places if protocol.count(place, names[0]) is not None), None)
+        return self.totals(chunk, drafted=protocol.count(said, names[0]), accepted=protocol.count(said, names[1]))
 
 
-Find = Callable[[Listing], Server | None]
+Find = Callable[[protocol.Listing], protocol.Server | None]
 KINDS: tuple[Find, ...] = (find_specchat, find_llama_cpp, find_vllm, find_sglang, find_lm_studio, find_plain)
 """The first that recognises a server serves as its adapter."""

@@ -6,54 +6,43 @@ then its tokens are sent one by one; no chunk is sent for a token that ends insi
 string). `GET /props` is in `tools/server/README.md`.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from specchat.app.sources.servers.protocol import (
-    Ask,
-    Call,
-    Clock,
-    Listing,
-    Reader,
-    Server,
-    count,
-    observed_ready,
-    path,
-    standard_body,
-)
+from specchat.app.sources.servers import protocol
 from specchat.engine import MOST_DRAFTED, Event, Prefilled, Request, Step
 
 _OPTIONS = {"timings_per_token": True, "return_progress": True, "reasoning_format": "none"}
 """Counters in every chunk, and thinking as part of the text."""
 
 
-def find_llama_cpp(listing: Listing) -> Server | None:
+def find_llama_cpp(listing: protocol.Listing) -> protocol.Server | None:
     """The server, if it has `/props`. Its model's name is a file path, unless it was started with another name."""
     props = listing.ask("/props", None) if listing.owned_by("llamacpp") else None
     if not isinstance(props, Mapping):
         return None
-    context, slots = count(props.get("default_generation_settings"), "n_ctx"), count(props, "total_slots")
+    usual = props.get("default_generation_settings")
+    context, slots = protocol.count(usual, "n_ctx"), protocol.count(props, "total_slots")
     model = listing.model()
-    ready = observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
+    ready = protocol.observed_ready("llama.cpp", re.split(r"[/\\]", model)[-1] or model, context=context, slots=slots)
 
-    def call(request: Request, ask: Ask) -> Call:  # noqa: ARG001
+    def call(request: Request, ask: protocol.Ask) -> protocol.Call:  # noqa: ARG001
         last = request.sampling.dry_penalty_last_n
         scanned = {"dry_penalty_last_n": context if last < 0 else last}  # some versions refuse -1, the whole context
-        return Call(path(request), standard_body(request, model, "repeat_penalty", dry=True) | scanned | _OPTIONS)
+        body = protocol.standard_body(request, model, "repeat_penalty", dry=True)
+        return protocol.Call(protocol.path(request), body | scanned | _OPTIONS)
 
-    return Server(ready, call, LlamaCppReader)
+    return protocol.Server(ready, call, LlamaCppReader)
 
 
-class LlamaCppReader(Reader):
+class LlamaCppReader(protocol.Reader):
     """Makes rounds of chunks and counters.
 
     A round is held until all its tokens have arrived, which is immediately, since they are sent together.
     """
 
-    def __init__(self, request_id: str, clock: Clock) -> None:
+    def __init__(self, request_id: str, clock: protocol.Clock) -> None:
         super().__init__(request_id, clock)
         self._prefilled_s = 0.0
         self._drafted = self._accepted = 0
@@ -71,13 +60,13 @@ class LlamaCppReader(Reader):
         yield from self._progress(values.get("prompt_progress"))
         text = self.text_of(chunk)
         if text or chunk.called or chunk.tokens is not None:
-            known = count(timings, "prompt_n"), count(timings, "cache_n")
+            known = protocol.count(timings, "prompt_n"), protocol.count(timings, "cache_n")
             yield from self.admit((known[0] or 0) + (known[1] or 0), known[1] or 0)
             yield from self._count(timings, text)
         self.finish(chunk.reason)
         if chunk.tokens is not None:
             yield from self.close()
-            counted = count(timings, "predicted_n") is not None
+            counted = protocol.count(timings, "predicted_n") is not None
             drafted, accepted = (self._drafted, self._accepted) if counted else (None, None)
             yield self.totals(chunk, drafted=drafted, accepted=accepted)
 
@@ -88,22 +77,22 @@ class LlamaCppReader(Reader):
         self._step, self._pieces = None, []
 
     def _progress(self, progress: object) -> Iterator[Event]:
-        total = count(progress, "total")
+        total = protocol.count(progress, "total")
         if total is None or not isinstance(progress, Mapping):
             return
-        yield from self.admit(total, count(progress, "cache") or 0)
-        seconds = (count(progress, "time_ms") or 0) / 1000
-        done, spent = count(progress, "processed") or 0, max(seconds - self._prefilled_s, 0.0)
+        yield from self.admit(total, protocol.count(progress, "cache") or 0)
+        seconds = (protocol.count(progress, "time_ms") or 0) / 1000
+        done, spent = protocol.count(progress, "processed") or 0, max(seconds - self._prefilled_s, 0.0)
         self._prefilled_s = seconds
         yield Prefilled(self.request_id, done, total, spent, self.clock())
 
     def _count(self, timings: object, text: str) -> Iterator[Event]:
         """Assign the text to rounds by the counters."""
-        predicted = count(timings, "predicted_n")
+        predicted = protocol.count(timings, "predicted_n")
         if predicted is None:  # no counters: fates are unknown
             yield from self.unknown(text, (), None)
             return
-        drafted, accepted = count(timings, "draft_n") or 0, count(timings, "draft_n_accepted") or 0
+        drafted, accepted = protocol.count(timings, "draft_n") or 0, protocol.count(timings, "draft_n_accepted") or 0
         new = predicted - self._predicted
         begins = drafted > self._drafted
         if begins:

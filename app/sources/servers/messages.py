@@ -1,7 +1,5 @@
 """Messages, tools and calls of the OpenAI protocol: what a server gets, and the calls that it streams."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +10,7 @@ from specchat.engine import Call, EngineError, Finished, FinishReason, Message, 
 
 MOST_CALLED = 1 << 20
 """Most characters of all calls of a reply."""
-_COMPLETE = (FinishReason.EOS, FinishReason.STOP)
+COMPLETE = (FinishReason.EOS, FinishReason.STOP)
 
 
 def turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -75,7 +73,7 @@ class CallParts:
 
     def finished(self, end: Finished) -> Finished:
         """The end of the reply with its calls; an error if one of them is invalid. A reply that was cut has none."""
-        if end.reason not in _COMPLETE:
+        if end.reason not in COMPLETE:
             return end
         try:
             return replace(end, calls=tuple(map(_checked, self._calls)))

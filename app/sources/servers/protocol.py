@@ -7,29 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from specchat.app.sources.marked import Unmarked
-from specchat.app.sources.observed import OBSERVED, observed_round
-from specchat.app.sources.servers.messages import CallParts, offered, turns
-from specchat.engine import (
-    MOST_DRAFTED,
-    SAMPLING_NUMBERS,
-    Admitted,
-    ConstraintKind,
-    EngineError,
-    Event,
-    Finished,
-    FinishReason,
-    Ready,
-    Request,
-    Round,
-    Step,
-    Thinking,
-    Totals,
-)
+from specchat import engine
+from specchat.app.sources.observed import OBSERVED, Unmarked, observed_round
+from specchat.app.sources.servers.messages import COMPLETE, CallParts, offered, turns
 
-REASONS = {reason.value: reason for reason in FinishReason if reason not in (FinishReason.EOS, FinishReason.STOP)}
+REASONS = {reason.value: reason for reason in engine.FinishReason if reason not in COMPLETE}
 """Other reasons, such as stop, mean a complete reply."""
-THINKING = Thinking("<think>", "</think>", begun=False)
+THINKING = engine.Thinking("<think>", "</think>", begun=False)
 """Markers put around thinking that a server reports separately; some models write them themselves."""
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
 NO_CHUNK = "the server sent something that is not a chunk of a reply: it may be of another version"
@@ -55,9 +39,9 @@ class Call(NamedTuple):
 class Server:
     """The adapter of one server."""
 
-    ready: Ready
+    ready: engine.Ready
     """The model under the server's name, and its properties."""
-    call: Callable[[Request, Ask], Call]
+    call: Callable[[engine.Request, Ask], Call]
     """Returns the request in the format of this server, which may send others first; raises EngineError if the server
     does not support a part of it."""
     reader: Callable[[str, Clock], Reader]
@@ -89,7 +73,7 @@ class Listing:
             return usual if usual in names else names[0]
         if self.wanted not in names:
             more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-            raise EngineError(f"{self.url} has no model {self.wanted}: it has {', '.join(names[:_SHOWN])}{more}")
+            raise engine.EngineError(f"{self.url} has no model {self.wanted}: it has {', '.join(names[:_SHOWN])}{more}")
         return self.wanted
 
     def entry(self, name: str) -> Mapping[str, Any]:
@@ -97,34 +81,37 @@ class Listing:
         return next(model for model in self.models if model["id"] == name)
 
 
-def observed_ready(server: str, model: str, *, context: int | None = None, slots: int | None = None) -> Ready:
+def observed_ready(server: str, model: str, *, context: int | None = None, slots: int | None = None) -> engine.Ready:
     """A `Ready` for a model at another server, which itself refuses tools that it cannot offer."""
-    return Ready(model, None, (OBSERVED,), "", "", "", context or 0, slots or 0, 0, 0, 0.0, observed=server, tools=True)
+    sizes = context or 0, slots or 0, 0, 0, 0.0
+    return engine.Ready(model, None, (OBSERVED,), "", "", "", *sizes, observed=server, tools=True)
 
 
-def check(request: Request) -> None:
+def check(request: engine.Request) -> None:
     """Check that a server can serve the request.
 
     Raises:
         EngineError: it cannot.
     """
     if request.sampling.lenience != 1:
-        raise EngineError("a server accepts drafts as it was started to: leave out --lenience")
-    if request.constraint and request.constraint.kind is not ConstraintKind.SCHEMA:
-        raise EngineError(
+        raise engine.EngineError("a server accepts drafts as it was started to: leave out --lenience")
+    if request.constraint and request.constraint.kind is not engine.ConstraintKind.SCHEMA:
+        raise engine.EngineError(
             "a server takes no regular expression, grammar or choices: use --schema or --json-object, or a model on "
             "this machine"
         )
     if request.reply_ids or request.reply_text:
-        raise EngineError("a server cannot be given the beginning of a reply: continue it with a model on this machine")
+        raise engine.EngineError(
+            "a server cannot be given the beginning of a reply: continue it with a model on this machine"
+        )
 
 
-def path(request: Request) -> str:
+def path(request: engine.Request) -> str:
     """The path for a request: chat or completion."""
     return CHAT if request.messages else COMPLETION
 
 
-def response_format(request: Request) -> dict[str, Any]:
+def response_format(request: engine.Request) -> dict[str, Any]:
     """The field for the constraint of a request; empty without one."""
     if request.constraint is None:
         return {}
@@ -132,7 +119,7 @@ def response_format(request: Request) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def standard_body(request: Request, model: str, penalty: str | None, *, dry: bool = False) -> dict[str, Any]:
+def standard_body(request: engine.Request, model: str, penalty: str | None, *, dry: bool = False) -> dict[str, Any]:
     """The body of a streamed request, with the fields of OpenAI's API; settings that are off are left out.
 
     Args:
@@ -145,14 +132,8 @@ def standard_body(request: Request, model: str, penalty: str | None, *, dry: boo
         EngineError: the server does not support a setting.
     """
     s = request.sampling
-    body: dict[str, Any] = {
-        "model": model,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_tokens": request.max_tokens,
-        "temperature": s.temperature,
-        "top_p": s.top_p,
-    }
+    body: dict[str, Any] = {"model": model, "stream": True, "stream_options": {"include_usage": True}}
+    body |= {"max_tokens": request.max_tokens, "temperature": s.temperature, "top_p": s.top_p}
     if request.messages:
         body["messages"] = turns(request.messages)
     else:
@@ -164,16 +145,16 @@ def standard_body(request: Request, model: str, penalty: str | None, *, dry: boo
     penalties = {"presence_penalty": s.presence_penalty, "frequency_penalty": s.frequency_penalty}
     body |= {name: value for name, value in penalties.items() if value}
     if dry:
-        names = ("dry_sequence_breakers", *(name for name in SAMPLING_NUMBERS if name.startswith(("dry", "xtc"))))
-        body |= {name: getattr(s, name) for name in names}
+        names = (name for name in engine.SAMPLING_NUMBERS if name.startswith(("dry", "xtc")))
+        body |= {name: getattr(s, name) for name in ("dry_sequence_breakers", *names)}
     for name, used in (("dry-multiplier", s.dry), ("xtc-probability", s.xtc)) if not dry else ():
         if used:
-            raise EngineError(f"this server does not take --{name}: leave it out")
+            raise engine.EngineError(f"this server does not take --{name}: leave it out")
     if penalty is not None:  # sent even if off, as servers have other defaults
         return body | {"top_k": s.top_k, "min_p": s.min_p, penalty: s.repetition_penalty}
     for name, on in (("top-k", s.top_k), ("min-p", s.min_p), ("repetition-penalty", s.repetition_penalty != 1)):
         if on:
-            raise EngineError(f"this server does not take --{name}: leave it out")
+            raise engine.EngineError(f"this server does not take --{name}: leave it out")
     return body
 
 
@@ -187,7 +168,7 @@ class Chunk:
     """New thinking that the server reports separately."""
     pieces: tuple[str, ...]
     """Texts of the new tokens, if requested with `logprobs`."""
-    reason: FinishReason | None
+    reason: engine.FinishReason | None
     """Why the reply ended; None before the end."""
     prompt_tokens: int | None
     tokens: int | None
@@ -252,9 +233,8 @@ class Reader:
     """Whether every chunk has the number of tokens of the reply so far."""
 
     def __init__(self, request_id: str, clock: Clock) -> None:
-        self.request_id = request_id
-        self.clock = clock
-        self.finished: Finished | None = None
+        self.request_id, self.clock = request_id, clock
+        self.finished: engine.Finished | None = None
         self.tokens = 0
         """Tokens received."""
         self.prompt_tokens = 0
@@ -266,7 +246,7 @@ class Reader:
         self._rounds = 0
         self._last_at: float | None = None
 
-    def read(self, values: dict[str, Any]) -> Iterator[Event]:
+    def read(self, values: dict[str, Any]) -> Iterator[engine.Event]:
         """The records of one more chunk.
 
         Raises:
@@ -281,7 +261,7 @@ class Reader:
         if chunk.last:
             yield self.counts(values, chunk)
 
-    def close(self) -> Iterator[Event]:
+    def close(self) -> Iterator[engine.Event]:
         """Records that were held back, at the end of the stream or where it broke off: none."""
         yield from ()
 
@@ -299,24 +279,23 @@ class Reader:
             usage = values.get("usage")
             if not all(isinstance(each, str) for each in pieces):
                 raise TypeError
-            ended = None if reason is None else REASONS.get(reason, FinishReason.EOS)
+            ended = None if reason is None else REASONS.get(reason, engine.FinishReason.EOS)
             tokens = count(usage, "completion_tokens")
             last = tokens is not None and not (text or thought or called)
             return Chunk(text, thought, pieces, ended, count(usage, "prompt_tokens"), tokens, last, called)
         except (AttributeError, LookupError, TypeError, ValueError):
-            raise EngineError(NO_CHUNK) from None
+            raise engine.EngineError(NO_CHUNK) from None
 
-    def counts(self, values: dict[str, Any], chunk: Chunk) -> Totals:  # noqa: ARG002
+    def counts(self, values: dict[str, Any], chunk: Chunk) -> engine.Totals:  # noqa: ARG002
         """The counts of the last chunk: none about drafts."""
         return self.totals(chunk)
 
-    def admit(self, prompt_tokens: int | None, reused: int = 0) -> Iterator[Admitted]:
+    def admit(self, prompt_tokens: int | None, reused: int = 0) -> Iterator[engine.Admitted]:
         """An `Admitted` at the first call."""
         if not self._admitted:
             self._admitted, at = True, self.clock()
             self.prompt_tokens = prompt_tokens or 0
-            waited = at - self._submitted
-            yield Admitted(self.request_id, self.prompt_tokens, reused, waited, at)
+            yield engine.Admitted(self.request_id, self.prompt_tokens, reused, at - self._submitted, at)
 
     def text_of(self, chunk: Chunk) -> str:
         """The text of a chunk, with markers around thinking that the server reports separately."""
@@ -326,7 +305,7 @@ class Reader:
         before, after = f"{THINKING.opening}\n" if begins else "", f"\n{THINKING.closing}\n\n" if ends else ""
         return before + chunk.thought + after + chunk.text
 
-    def round(self, step: Step | None, pieces: Sequence[str]) -> Round:
+    def round(self, step: engine.Step | None, pieces: Sequence[str]) -> engine.Round:
         """A round that has just arrived; without a step, one token of unknown fate."""
         at = self.clock()
         seconds = 0.0 if self._last_at is None else at - self._last_at
@@ -335,7 +314,7 @@ class Reader:
         self.tokens += len(pieces)
         return self._unmarked.round(observed_round(self.request_id, number, position, step, pieces, at, seconds))
 
-    def unknown(self, text: str, pieces: Sequence[str], tokens: int | None) -> Iterator[Round]:
+    def unknown(self, text: str, pieces: Sequence[str], tokens: int | None) -> Iterator[engine.Round]:
         """Tokens of unknown fate, one round each.
 
         Args:
@@ -344,19 +323,19 @@ class Reader:
             tokens: tokens of the reply with the new ones; None if the server does not report it while streaming.
         """
         new = len(pieces) or int(bool(text)) if tokens is None else tokens - self.tokens
-        new = min(new, MOST_DRAFTED + 1)  # protects against invalid counts
+        new = min(new, engine.MOST_DRAFTED + 1)  # protects against invalid counts
         if "".join(pieces) != text or len(pieces) != new:
             pieces = [text, *[""] * (new - 1)] if text else [""] * new
         for piece in pieces:
             yield self.round(None, (piece,))
 
-    def finish(self, reason: FinishReason | None) -> None:
+    def finish(self, reason: engine.FinishReason | None) -> None:
         """Note the reason why the reply ended, if the chunk has one."""
         if reason is not None:
-            message = "the server ended the reply with an error" if reason is FinishReason.ERROR else ""
-            self.finished = Finished(self.request_id, reason, "", message, self.clock())
+            message = "the server ended the reply with an error" if reason is engine.FinishReason.ERROR else ""
+            self.finished = engine.Finished(self.request_id, reason, "", message, self.clock())
 
-    def ended(self, finished: Finished) -> Finished:
+    def ended(self, finished: engine.Finished) -> engine.Finished:
         """The end of the reply, with its calls, and with the text that might have become a mark."""
         return self._unmarked.finished(self._calls.finished(finished))
 
@@ -367,10 +346,10 @@ class Reader:
         passes: int | None = None,
         drafted: int | None = None,
         accepted: int | None = None,
-        steps: tuple[Step, ...] | None = None,
-    ) -> Totals:
+        steps: tuple[engine.Step, ...] | None = None,
+    ) -> engine.Totals:
         """The counts that the server reports at the end; without `passes`, each emitted one token beyond the draft."""
         at, tokens = self.clock(), chunk.tokens
         if passes is None and tokens is not None and accepted is not None:
             passes = tokens - accepted
-        return Totals(self.request_id, at, chunk.prompt_tokens, tokens, passes, drafted, accepted, steps)
+        return engine.Totals(self.request_id, at, chunk.prompt_tokens, tokens, passes, drafted, accepted, steps)

@@ -1,7 +1,5 @@
 """All actions of the app: looks them up in the table, runs them, and lists them in the command palette."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,11 +20,9 @@ from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, ANYWHERE, CHAT, COPIES, REPLAY, Action
 from specchat.app.ui.actions.chats import ChatActions
-from specchat.app.ui.actions.downloads import Downloads
-from specchat.app.ui.actions.engine_records import EngineRecords
 from specchat.app.ui.actions.learning import WORDS, LearnActions
 from specchat.app.ui.actions.messages import CandidateActions, MessageActions
-from specchat.app.ui.actions.models import ModelActions
+from specchat.app.ui.actions.models import Downloads, EngineRecords, ModelActions
 from specchat.app.ui.actions.prompt import PromptActions
 from specchat.app.ui.actions.replies import ReplyActions
 from specchat.app.ui.actions.scope import NOT_LOADED, ActionScope
@@ -34,7 +30,6 @@ from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.actions.tools import ToolActions
 from specchat.app.ui.actions.views import ComparisonActions, Views
 from specchat.app.ui.keys import key_names
-from specchat.app.ui.notices import say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.engine import WHEN_FULL
@@ -154,4 +149,4 @@ class Actions(ActionScope):
 
     def _store_failed(self, sentence: str) -> None:
         """Say that the chat is not stored; it continues. Called in the writing thread."""
-        say(self.app, sentence, "error")
+        self.say(sentence, "error")

@@ -1,7 +1,5 @@
 """Actions on stored chats: list, open, rename, pin, delete, restore and search them, and store unsent text."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -91,8 +89,7 @@ class ChatActions(ActionGroup):
         """Let the model write titles of chats after their first reply, in an idle moment."""
         chat, first = conversation.chat, conversation.prompts[0]
         prompts = (each for each in conversation.root.descendants() if isinstance(each, Prompt) and not each.results)
-        only = all(each is first for each in prompts)
-        if chat is not None and only and len(first.replies) == first.wanted:
+        if chat is not None and all(each is first for each in prompts) and len(first.replies) == first.wanted:
             self._untitled[chat.id] = conversation
         if self._untitled and not self._scope.requests.session.attached:
             self._scope.app.set_timer(IDLE_S, self._entitle_next)

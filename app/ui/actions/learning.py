@@ -1,7 +1,5 @@
 """The action on learning from the chats: `/learn`."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from specchat.app.chat.archive import NoArchive
@@ -27,17 +25,13 @@ class LearnActions(ActionGroup):
         """`/learn` asks and starts, or says how far it is; `/learn stop`; `/learn undo`."""
         if argument not in ("", *WORDS):
             raise UsageError(f"/learn takes {' or '.join(WORDS)}, or nothing")
-        requests = self._scope.requests
-        if isinstance(self._scope.archive, NoArchive) or requests.session.attached:
+        if isinstance(self._scope.archive, NoArchive) or self._scope.requests.session.attached:
             raise UnavailableError(NOT_HERE)
         target = self._scope.settings.target
         if argument == "undo":
             undone = self.learning.undo(target)
-            self._scope.say(
-                "the head before it is used when the model is loaded next (/unload)"
-                if undone
-                else f"nothing has been learnt for {target}"
-            )
+            before = "the head before it is used when the model is loaded next (/unload)"
+            self._scope.say(before if undone else f"nothing has been learnt for {target}")
         elif argument == "stop":
             self._scope.say("learning stopped, its text is deleted" if self.learning.running else "nothing is learning")
             self.learning.stop()

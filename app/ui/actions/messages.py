@@ -1,15 +1,13 @@
 """Actions on messages: send, stop, edit, regenerate, continue, fork; and several replies to one prompt."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from specchat.app.chat import branches
+from specchat.app.chat.branches import Alternative, TokenFork, fork_at, rounds_before
 from specchat.app.chat.conversation import Prompt
-from specchat.app.chat.fork import Alternative, TokenFork, fork_at, rounds_before
 from specchat.app.chat.reply import Reply
 from specchat.app.chat.titles import fork_title
 from specchat.app.errors import AppError, UsageError
@@ -254,11 +252,8 @@ class MessageActions(ActionGroup):
         return record.detail[-1].target if record is not None and record.detail else ()
 
     def _take(self, prompt: Prompt, fork: TokenFork, alternative: Alternative) -> None:
-        self._started(
-            branches.continue_reply(
-                self._scope.requests, self._scope.conversation, prompt, fork.rounds, alternative.ids
-            )
-        )
+        scope = self._scope
+        self._started(branches.continue_reply(scope.requests, scope.conversation, prompt, fork.rounds, alternative.ids))
         place = f"reply {len(prompt.replies)} of {len(prompt.replies)}"
         self._scope.say(f"{place} continues from “{shown(alternative.text)}” · /candidates shows all of them")
 

@@ -1,22 +1,144 @@
-"""Actions on models: list, load, unload."""
-
-from __future__ import annotations
+"""Actions on models: list, download, load, unload; and what the engine tells about them and itself."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from specchat import engine
 from specchat.app.chat.conversation import Conversation
-from specchat.app.settings.settings import AUTO, Settings
+from specchat.app.settings.settings import AUTO, NO_CHAT, Settings
+from specchat.app.sources.pull import Pull
 from specchat.app.sources.source import NOTHING, NoSource, Source
-from specchat.app.ui.actions.downloads import Downloads
-from specchat.app.ui.actions.engine_records import EngineRecords
-from specchat.app.ui.actions.scope import NOT_LOADED, ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.scope import NOT_LOADED, STILL_STARTING, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
-from specchat.app.ui.notices import STILL_STARTING
+from specchat.app.ui.screens.cache import CacheScreen
 from specchat.app.ui.screens.models import ModelsScreen
-from specchat.engine.models import KnownModel, ModelStore, known_models
+from specchat.engine.models import PRESETS, KnownModel, Machine, ModelStore, downloads, known_models
+
+
+@dataclass(eq=False)
+class EngineRecords(ActionGroup):
+    """Shows what the engine tells about itself."""
+
+    _controls: SettingsActions
+    chosen: Settings | None = None
+    """Settings whose models are being loaded; they are stored once the models are ready."""
+
+    def handle(self, record: engine.Record) -> None:
+        """Process one record."""
+        match record:
+            case engine.Loading():
+                self._scope.screen.widgets.show_loading(record)
+            case engine.Ready(conversations=False):
+                self.fail(NO_CHAT.format(record.target))
+            case engine.Ready():
+                self._become_ready(record)
+            case engine.Captured():
+                self._scope.screen.widgets.panel.show_captured(record)
+            case engine.CacheUse():
+                if isinstance(screen := self._scope.app.screen, CacheScreen):
+                    screen.call_later(screen.take, record)  # once it is mounted
+            case engine.Counted():
+                self._scope.screen.writing.gauge.take(record)
+            case engine.Notice():
+                self._scope.say(record.text)
+            case engine.Died():
+                self.fail(record.message)
+            case engine.Request():
+                self._controls.show_drafting(record.drafter, record.gamma, record.sampling)
+                self._scope.requests.running.follow(self._scope.conversation, record)
+
+    def fail(self, sentence: str) -> None:
+        """There is no engine, for this reason: show it, and answer every prompt with it."""
+        if self._scope.make_source is not None and self._scope.requests.settings is not None:
+            sentence = f"{sentence} · ctrl+\\ chooses another model"
+        self._scope.screen.widgets.show_loading(sentence, failed=True)
+        if self._scope.conversation.prompts:  # otherwise the welcome screen shows it
+            self._scope.say(sentence, "error")
+        self._scope.requests.fail(sentence)
+
+    def _become_ready(self, ready: engine.Ready) -> None:
+        if self._scope.preferences is not None and self.chosen is not None:
+            self._scope.preferences.remember(self.chosen, ["target", "draft", "drafter", "context"])
+        self.chosen = None
+        slots = ready.slots or self._scope.loaded.slots  # another server may not say
+        self._scope.loaded = replace(ready, slots=slots)
+        if self._scope.requests.settings is None:
+            self._controls.show_drafting()
+        else:
+            self._controls.show(self._scope.requests.settings)
+        self._scope.requests.ready(ready.target, ready.sampling)
+        self._scope.screen.widgets.show_machine(ready, self._scope.requests.model)
+        self._scope.screen.widgets.show_loading("" if self._scope.replaying else "ready: ask anything")
+        self._scope.screen.writing.gauge.begin(ready.context)
+        wanted = self._scope.requests.settings
+        if wanted is not None and (notice := wanted.context_notice(ready)):
+            self._scope.say(notice, "warning")
+
+
+TYPED_S = 0.2
+"""Between two looks whether a prompt is still being typed."""
+
+
+@dataclass(eq=False)
+class Downloads(ActionGroup):
+    """Downloads models, and asks first whether to."""
+
+    pulls: dict[str, Pull] = field(default_factory=dict)
+    """Downloads of this run, by model."""
+
+    async def machine(self) -> Machine:
+        """What another model could use: what is free, and what the loaded one frees."""
+        machine = await asyncio.to_thread(Machine.now, engine.models_folder())
+        return replace(machine, memory=machine.memory + self._scope.loaded.weight_bytes)
+
+    def pull(self, name: str) -> None:
+        """Start, resume or pause the download of a model; asks before the first start."""
+        pull = self.pulls.get(name)
+        if pull is None:
+            self._begin(name)
+        elif pull.running:
+            pull.pause()
+        else:
+            pull.start()
+
+    @in_background("asking")
+    async def _begin(self, name: str) -> None:
+        if await self.confirmed(engine.EngineConfig(name, engine.models_folder())):
+            self.pulls.setdefault(name, Pull(name)).start()
+
+    async def confirmed(self, config: engine.EngineConfig, *, unasked: bool = False) -> bool:
+        """Whether nothing must be downloaded, or the download is wanted.
+
+        An unexpected question (`unasked`) waits while a prompt is typed, whose keys it would take.
+
+        Raises:
+            EngineError: a size cannot be found, or memory or disk is too small.
+        """
+        sizes = await asyncio.to_thread(downloads, config)
+        if not sizes:
+            return True
+        machine, names, size = await self.machine(), " and ".join(sizes), sum(sizes.values())
+        presets = [PRESETS[name] for name in sizes if name in PRESETS]
+        memory = sum(preset.memory_bytes(gpu=machine.gpu) for preset in presets)
+        disk = max(size, sum(preset.disk_bytes(gpu=machine.gpu) for preset in presets))
+        if short := machine.shortage(memory, disk):
+            raise engine.EngineError(f"{names} {short}: choose a smaller model, or make room")
+        about = [
+            *dict.fromkeys(preset.licence for preset in presets),
+            *([f"needs {engine.size_text(memory)} of memory"] if memory else []),
+            f"{engine.size_text(machine.disk)} of disk free",
+        ]
+        options = [("download", engine.size_text(size)), ("cancel", "")]
+        while unasked and self._scope.screen.typed:
+            await asyncio.sleep(TYPED_S)
+        return await self._scope.choose(f"download {names}?", options, " · ".join(about)) == 0
+
+    def close(self) -> None:
+        """Pause every download."""
+        for pull in self.pulls.values():
+            pull.pause()
+
 
 FIXED = "the models are chosen where the engine runs: not here"
 NO_DRAFT = "none"
@@ -78,10 +200,8 @@ class ModelActions(ActionGroup):
     async def known(self) -> list[KnownModel]:
         """All models: on this machine, used before, or in the catalog."""
         answered = await asyncio.wrap_future(self._scope.archive.models())
-        used = [self.chosen[0], *self.drafts, *(answered or [])]
-        return await asyncio.to_thread(
-            known_models, ModelStore(engine.models_folder()), [name for name in used if name]
-        )
+        used = [name for name in (self.chosen[0], *self.drafts, *(answered or ())) if name]
+        return await asyncio.to_thread(known_models, ModelStore(engine.models_folder()), used)
 
     def load(self, target: str, draft: str | None = None) -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
@@ -152,9 +272,8 @@ class ModelActions(ActionGroup):
         gone = Path(model).is_absolute() and not Path(model).exists()
         remedy = f"/model {model} loads it" if replies[-1].rounds else "in another program"
         remedy = "which no longer exists" if gone else remedy
-        self._scope.say(
-            f"the last reply came from {before}, {remedy}; {now} answers now", "warning" if gone else "information"
-        )
+        told = f"the last reply came from {before}, {remedy}; {now} answers now"
+        self._scope.say(told, "warning" if gone else "information")
 
     def _changeable_settings(self) -> Settings:
         """The settings.
@@ -172,9 +291,9 @@ class ModelActions(ActionGroup):
         return settings
 
     @in_background("models")
-    async def _switch(self, before: Source | None, settings: Settings) -> None:
+    async def _switch(self, before: Source, settings: Settings) -> None:
         assert self._scope.make_source is not None
-        await _close(before)
+        await asyncio.to_thread(before.close)  # frees its memory
         try:
             source = self._scope.make_source(settings)
         except engine.EngineError as error:
@@ -188,27 +307,21 @@ class ModelActions(ActionGroup):
         source.start()
 
     @in_background("models")
-    async def _unload(self, before: Source | None, settings: Settings) -> None:
-        await _close(before)
+    async def _unload(self, before: Source, settings: Settings) -> None:
+        await asyncio.to_thread(before.close)  # frees its memory
         self._unloaded, self._switching = True, False
         self.source = NoSource()
         self._scope.requests.switch(self._scope.screen.stepping.through(self.source), settings)
         self._scope.screen.widgets.show_loading(NOTHING)
         self._scope.say(f"unloaded · the next prompt reloads {Path(settings.target).name}")
 
-    def _leave(self, settings: Settings) -> Source | None:
+    def _leave(self, settings: Settings) -> Source:
         """Stop using the engine; returns it, still to be closed."""
         self._scope.requests.switch(None, settings)
         before, self._switching = self.source, True
-        loaded = self._scope.loaded
-        self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=loaded.slots)
+        assert before is not None  # as `_changeable_settings` has found
+        self._scope.loaded = replace(NOT_LOADED, target=Path(settings.target).name, slots=self._scope.loaded.slots)
         self._controls.show(settings)
         self._scope.screen.widgets.show_machine(None)
         self._scope.screen.widgets.show_loading(engine.Loading("close", "closing the engine", None, 0.0))
         return before
-
-
-async def _close(source: Source | None) -> None:
-    """Close an engine, which frees its memory."""
-    if source is not None:
-        await asyncio.to_thread(source.close)

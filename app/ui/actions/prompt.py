@@ -1,7 +1,5 @@
 """Actions on the prompt: attachments, the context, an external editor, system prompts and templates."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,15 +1,12 @@
 """Actions on replies: copy, open links, switch thinking, and write the chat or the screen to a file."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from itertools import chain, count
 
-from specchat.app.chat.exchange import FORMATS, as_json, as_markdown, file_stem
+from specchat.app.chat.exchange import FORMATS, as_markdown, file_stem, in_format
 from specchat.app.chat.markdown import code_blocks, links
 from specchat.app.chat.reply import Reply
-from specchat.app.chat.web_page import chat_data, render
 from specchat.app.errors import UsageError
 from specchat.app.paths import exports_folder, state_folder
 from specchat.app.sanitize import escape_controls, opens_safely
@@ -141,15 +138,10 @@ class ReplyActions(ActionGroup):
             raise UsageError(f"/export {form} is not understood: it takes {', '.join(FORMATS)}")
         if not conversation.prompts:
             raise UnavailableError("there is nothing to export yet")
-        match form:
-            case "md":
-                text = as_markdown(conversation, target)
-            case "json":
-                text = as_json(conversation, target)
-            case "html":
-                text = render(chat_data(conversation, target))
-            case _:
-                text = conversation_svg(escape_controls(conversation.title), *self._scope.screen.transcript.all_lines())
+        if form == "svg":
+            text = conversation_svg(escape_controls(conversation.title), *self._scope.screen.transcript.all_lines())
+        else:
+            text = in_format(conversation, form, target)
         stem = file_stem(conversation.title)
         names = chain([f"{stem}.{form}"], (f"{stem}-{number}.{form}" for number in count(2)))
         self._write(names, text, "exported", "not exported")

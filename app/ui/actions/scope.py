@@ -1,7 +1,5 @@
 """What all actions share: the app, the chat screen, requests and the archive; notices, dialogs and workers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,7 +20,6 @@ from specchat.app.settings.named_files import Preferences
 from specchat.app.settings.settings import AUTO, Settings
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.sources.source import Source
-from specchat.app.ui.notices import STILL_STARTING, say
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import EngineError, Ready
@@ -30,14 +27,14 @@ from specchat.engine import EngineError, Ready
 MakeDuet = Callable[[Settings], Duet]
 MakeSource = Callable[[Settings], Source]
 
+STILL_STARTING = "specchat is still starting: try again in a moment"
+
 
 class UnavailableError(AppError):
     """An action is not possible at the moment; shown as a warning, not as an error."""
 
 
-NOT_LOADED = Ready(
-    "", None, (), device="", device_name="", dtype="", context=0, slots=4, weight_bytes=0, cache_bytes=0, at=0.0
-)
+NOT_LOADED = Ready("", None, (), "", "", "", 0, slots=4, weight_bytes=0, cache_bytes=0, at=0.0)
 
 
 @dataclass
@@ -103,7 +100,7 @@ class ActionScope:
 
     def say(self, sentence: str, severity: SeverityLevel = "information") -> None:
         """Show a notice."""
-        say(self.app, sentence, severity)
+        self.app.notify(sentence, severity=severity)
 
     def report(self, error: Exception) -> None:
         """Show why an action failed."""

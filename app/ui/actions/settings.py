@@ -1,7 +1,5 @@
 """Changing the settings while the app runs: controls and presets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -67,7 +65,7 @@ class SettingsActions(ActionGroup):
         drafters = {"drafter": (AUTO, *self._scope.loaded.drafters)} if self._scope.loaded.drafters else {}
         steps = {"thinking": self._scope.thinking_values, **drafters}
         value = control.step(getattr(self.settings, control.name), by, steps)
-        self._apply(lambda settings: control.put(settings, value), (control,), quiet=True)
+        self._apply(lambda settings: control.put(settings, value), (control,), None)
 
     def toggle_greedy(self) -> None:
         """Set the temperature to 0, or back to what it was; the model's own if it was 0 from the start."""
@@ -123,14 +121,9 @@ class SettingsActions(ActionGroup):
         self._scope.screen.widgets.show_models(self._scope.loaded.target, drafter, gamma, sampling)
 
     def _apply(
-        self,
-        changed: Callable[[Settings], Settings],
-        controls: Sequence[Control],
-        notice: str = "",
-        *,
-        quiet: bool = False,
+        self, changed: Callable[[Settings], Settings], controls: Sequence[Control], notice: str | None = ""
     ) -> bool:
-        """Change, show and store the settings, with a notice unless `quiet`; an invalid value changes nothing."""
+        """Change, show and store the settings, with a notice unless that is None; an invalid value changes nothing."""
         try:
             before = self._scope.settings
             after = changed(before)
@@ -148,10 +141,9 @@ class SettingsActions(ActionGroup):
             self._scope.preferences.remember(after, [control.name for control in controls])
         own = self._scope.conversation.thinking
         if before.thinking != after.thinking and own is not None:
-            self._scope.say(
-                f"this chat keeps its own setting, thinking {thinking_word(own)}: /thinking auto removes it"
-            )
-        elif not quiet:
+            kept = f"thinking {thinking_word(own)}"
+            self._scope.say(f"this chat keeps its own setting, {kept}: /thinking auto removes it")
+        elif notice is not None:
             live_now = self._is_live(controls[0])
             self._scope.say(notice or _sentence(controls[0], after, self.own, live=live_now, running=running))
         return True

@@ -1,7 +1,5 @@
 """Tools of MCP servers: which of them a chat offers, and the calls of its replies."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass, field
 
@@ -179,13 +177,11 @@ class ToolActions(ActionGroup):
         """Ask about the calls that waited for the chat that is now on screen; called with every frame."""
         if self._scope.app.screen is self._scope.screen:
             for conversation, reply in list(self._hidden):
-                if reply.calling is None or (self._is_shown(conversation) and reply in conversation.replies):
+                shown = conversation is self._scope.conversation and reply in conversation.replies
+                if reply.calling is None or shown:
                     self._hidden.remove((conversation, reply))
                     if reply.calling is not None:
                         reply.calling.woken.set()
-
-    def _is_shown(self, conversation: Conversation) -> bool:
-        return conversation is self._scope.conversation
 
     @in_background("calls", exclusive=False)
     async def _answer(self, conversation: Conversation, client: ToolClient, reply: Reply, calling: Calling) -> None:
@@ -207,8 +203,7 @@ class ToolActions(ActionGroup):
         finally:
             reply.calling = None
         if len(results) > len(known):
-            complete = len(results) == len(calls)
-            self._scope.requests.send_results(conversation, reply, results, complete=complete)
+            self._scope.requests.send_results(conversation, reply, results, complete=len(results) == len(calls))
         else:
             self._scope.requests.proceed(conversation)
         self._show()
@@ -219,7 +214,7 @@ class ToolActions(ActionGroup):
         assert call is not None
         try:
             self._show()
-            if not self._is_shown(conversation):
+            if conversation is not self._scope.conversation:
                 self._scope.say(f"“{conversation.title}” waits for your decision about a call of {call.name}")
             await calling.wait()
             if calling.stopped:

@@ -1,7 +1,5 @@
 """What is on screen: other screens, how replies are drawn, the theme; and comparisons of drafters and setups."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +17,9 @@ from specchat.app.settings.settings import CHAT, DEMONSTRATION, WATCH
 from specchat.app.side_by_side.duet import Duet
 from specchat.app.ui import slash
 from specchat.app.ui.actions.chats import ChatActions
-from specchat.app.ui.actions.scope import ActionGroup, UnavailableError, in_background
+from specchat.app.ui.actions.scope import STILL_STARTING, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
 from specchat.app.ui.keys import key_names
-from specchat.app.ui.notices import STILL_STARTING
 from specchat.app.ui.rendering.token_lines import REJECTED_SHOWN
 from specchat.app.ui.screens.alignment import AlignmentScreen
 from specchat.app.ui.screens.cache import CacheScreen
@@ -136,13 +133,9 @@ class Views(ActionGroup):
         else:
             self.use_theme(names[chosen])
 
-    def toggle_markdown(self) -> None:
-        """Replies as Markdown, or token by token."""
-        self._transcript.markdown = not self._transcript.markdown
-
-    def toggle_thoughts(self) -> None:
-        """Show or fold thinking, calls and their results."""
-        self._transcript.thoughts = not self._transcript.thoughts
+    def toggle(self, look: str) -> None:
+        """Replies as Markdown, or token by token; show or fold thinking, calls and their results."""
+        setattr(self._transcript, look, not getattr(self._transcript, look))
 
     def toggle_watch(self) -> None:
         """Show or hide the instruments; later starts open in the same view. A narrow screen shows the panel alone."""
@@ -219,9 +212,8 @@ class ComparisonActions(ActionGroup):
         except AppError as error:
             raise error if argument else UnavailableError(str(error)) from None
         first, second = names or self._default_pair(screen.reply.drafter)
-        self._alignment = AlignmentScreen(
-            said_texts(screen.reply), drafters, (first, second), reading.gamma, reading.begin
-        )
+        texts = said_texts(screen.reply)
+        self._alignment = AlignmentScreen(texts, drafters, (first, second), reading.gamma, reading.begin)
         self._scope.app.push_screen(self._alignment)
 
     def _drafters(self) -> list[str]:
@@ -241,12 +233,11 @@ class ComparisonActions(ActionGroup):
         """Open the side-by-side mode, unless a reply is being written: that would slow both lanes."""
         if self._scope.make_duet is None or self._duet is not None:
             return
-        settings = self._scope.effective
         if self._scope.requests.replies or self._scope.conversation.running:
             raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
         self._scope.requests.make_way()
         try:
-            self._duet = self._scope.make_duet(settings)
+            self._duet = self._scope.make_duet(self._scope.settings)
         except (AppError, EngineError) as error:
             raise UnavailableError(str(error)) from None
         for conversation in self._duet.conversations:

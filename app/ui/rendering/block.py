@@ -1,7 +1,5 @@
 """Blocks of a transcript: a prompt or a reply as lines; here what they share, and prompts."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Sequence
 from typing import NamedTuple
 
@@ -184,10 +182,8 @@ class PromptBlock(Block):
             if of < 2:
                 continue
             of_reply = name == "reply"
-            back, forth = (
-                Style(meta={"@click": f"request('version', {id(self._prompt)}, ({of_reply}, {step}))"})
-                for step in (-1, 1)
-            )
+            call = f"request('version', {id(self._prompt)}, ({of_reply}, "
+            back, forth = (Style(meta={"@click": f"{call}{step}))"}) for step in (-1, 1))
             count = Style(meta={"@click": "app.run('candidates')"}) if of_reply else Style()
             parts += [
                 Segment(f"  {name} ", figures),

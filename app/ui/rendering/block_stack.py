@@ -1,7 +1,5 @@
 """The blocks of a transcript from top to bottom, with the first line of each; their text, and a found word in it."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ has the cells of all its code points, as in most terminals, and `placed` makes t
 terminal's own count. Importing this module replaces the functions of Rich and Textual that measure and cut.
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Formats figures as text, and reads from `definitions.toml` what each of them means."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Draws the visible lines of a transcript, with letters and the text selection."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 from rich.segment import Segment
@@ -22,8 +20,7 @@ class LinePainter:
     """Paints the lines of one view from its blocks. Lines are numbered through all blocks."""
 
     def __init__(self, view: ScrollView, stack: BlockStack) -> None:
-        self._view = view
-        self._stack = stack
+        self._view, self._stack = view, stack
         self._finished: dict[int, Strip] = {}
         """Lines as they were drawn last, for the state of everything else that they depend on."""
         self._state: tuple[object, ...] = ()

@@ -39,8 +39,7 @@ class LiveMarkdown:
         self.strips: list[Strip] = []
         self.behind = False
         """Whether some text is not rendered yet."""
-        self._renderer = renderer
-        self._pace = pace
+        self._renderer, self._pace = renderer, pace
         self._wait = 0
         """Frames until it is rendered again."""
         self._final_text = 0
@@ -94,8 +93,7 @@ def markdown_of(reply: Reply, app: App[Any], pace: Pace, width: int, styles: Tra
     def copy(number: int) -> str:
         return f"request('code', {id(reply)}, ({number},))"
 
-    renderer = MarkdownRenderer(app.console, width, styles, dark=app.current_theme.dark, copy=copy)
-    return LiveMarkdown(renderer, pace)
+    return LiveMarkdown(MarkdownRenderer(app.console, width, styles, dark=app.current_theme.dark, copy=copy), pace)
 
 
 def _below(above: list[Strip], lines: list[Strip]) -> list[Strip]:

@@ -1,7 +1,5 @@
 """Renders blocks of Markdown to lines; without markup of Rich, pictures, and links other than web and mail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 

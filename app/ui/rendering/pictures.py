@@ -1,7 +1,5 @@
 """SVG pictures: of a whole conversation with its legend, and without the buttons of a window that Rich draws."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """A reply in a transcript: its tokens by fate, or its Markdown, and the notes below it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import groupby
 
@@ -33,8 +31,7 @@ class ReplyBlock(Block):
 
     def __init__(self, reply: Reply, width: int, look: Look, markdown: LiveMarkdown | None) -> None:
         super().__init__(width)
-        self.reply = reply
-        self._look = look
+        self.reply, self._look = reply, look
         self._unfolded: set[int] = set()
         self._tokens = TokenLines(width - INDENT, rejected=look.rejected)
         self._wrapped_as: tuple[object, ...] | None = None
@@ -81,10 +78,8 @@ class ReplyBlock(Block):
             self._tokens.title(self._title)
         for index in range(self._rounds, len(reply.rounds)):
             record, start = reply.rounds[index], reply.starts[index]
-            tokens = [
-                (drawn_text(record, token), CHOSEN if record.drafter == CHOSEN else token.fate)
-                for token in record.tokens()
-            ]
+            chosen = record.drafter == CHOSEN
+            tokens = [(drawn_text(record, each), CHOSEN if chosen else each.fate) for each in record.tokens()]
             for part in self._shown(range(start, start + len(tokens))):
                 if reply.thought.ends_at(part.start) and not self._look.by_round:
                     self._tokens.paragraph()
@@ -217,13 +212,9 @@ class ReplyBlock(Block):
                 if caret and line.text.strip():
                     line = Strip([*line.crop(0, cell_len(line.text.rstrip())), *caret])
                 return Strip([gutter, *line])
-            return Strip(
-                [
-                    self._number(y, styles) if self._look.by_round else gutter,
-                    *styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round),
-                    *self._caret(y, styles),
-                ]
-            )
+            number = self._number(y, styles) if self._look.by_round else gutter
+            tokens = styles.segments(self._tokens.lines[y], self._cursor, self._cursor_round)
+            return Strip([number, *tokens, *self._caret(y, styles)])
         if y - self._body_height < len(self._notes):
             text, failed = self._notes[y - self._body_height]
             note = Segment(text, styles["error"] if failed else styles["figures"])

@@ -1,7 +1,5 @@
 """The notes below a reply: its progress, how it ended, and its figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from rich.segment import Segment

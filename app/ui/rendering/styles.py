@@ -1,4 +1,4 @@
-"""Styles of tokens and transcripts.
+"""Styles of tokens, transcripts, and widgets that draw themselves.
 
 The fates have Okabe and Ito's colour-blind safe colours, and each also has an attribute, which stays when colours are
 off. Plain tokens have the terminal's own foreground.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.widget import Widget
 
 from specchat.app.chat.reply import CHOSEN
 from specchat.app.sources.source import Part
@@ -96,3 +97,13 @@ def stepped(record: Round, part: Part) -> list[tuple[str, str]]:
     """The drafted tokens of a round that is shown in parts, with their styles."""
     drafted = [token for token in record.tokens() if token.place < len(record.drafted)]
     return [(token.text, PENDING if part is Part.DRAFTED else token.fate) for token in drafted]
+
+
+class StyledWidget(Widget):
+    """A widget that draws itself in the styles of its component classes; its text cannot be selected."""
+
+    ALLOW_SELECT = False
+
+    def style_of(self, name: str) -> Style:
+        """The style of a component class."""
+        return self.get_component_rich_style(name, partial=True)

@@ -6,8 +6,6 @@ in one batch, share a slot; each round of a lane has a separate one. Between two
 much; both are marked.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,15 +67,8 @@ class TimelineLayout:
         """The rounds of each lane, also those without a slot. A server may report other ones at the end of a reply."""
         self.counts = [*map(len, self.rounds)]
         end = _end(self.replies[:own])
-        rounds = sorted(
-            (
-                (record.at - record.seconds, lane, record)
-                for lane, of_lane in enumerate(self.rounds)
-                for record in of_lane
-                if own is None or lane < own or record.at - record.seconds < end
-            ),
-            key=itemgetter(0),
-        )
+        timed = ((r.at - r.seconds, lane, r) for lane, of_lane in enumerate(self.rounds) for r in of_lane)
+        rounds = sorted((r for r in timed if own is None or r[1] < own or r[0] < end), key=itemgetter(0))
         self.scale = _usual_scale([record for _, _, record in rounds]) if scale is None else scale
         """Index into `SCALES_MS`; None without rounds to choose it by."""
         self.ms = SCALES_MS[self.scale] if self.scale is not None else 0.0
@@ -256,7 +247,5 @@ def subtitle(lanes: TimelineLayout, picked: tuple[int, int] | None) -> str:
         return "  ".join(legend)
     lane, index = picked
     record = lanes.rounds[lane][index]
-    return (
-        f"round {index + 1}: {became(record)} · "
-        f"{duration(record.draft_s)} + {duration(record.verify_s)} + {duration(record.rest_s)}"
-    )
+    spent = " + ".join(map(duration, (record.draft_s, record.verify_s, record.rest_s)))
+    return f"round {index + 1}: {became(record)} · {spent}"

@@ -1,7 +1,5 @@
 """The selected token of a transcript, and its neighbours."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import dropwhile
 
@@ -114,5 +112,4 @@ class TokenCursor:
 
 def _nearest(block: ReplyBlock, token: int, step: int) -> int | None:
     """This token, or the next visible one in this direction."""
-    tokens = block.visible_tokens[::step]
-    return next((other for other in tokens if (other - token) * step >= 0), None)
+    return next((other for other in block.visible_tokens[::step] if (other - token) * step >= 0), None)

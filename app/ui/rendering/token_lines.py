@@ -4,8 +4,6 @@ Each line is a list of pieces: visible text of one token, its fate, and the toke
 Control characters are escaped first, so a piece contains nothing that a terminal interprets.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Container, Iterable
 from itertools import takewhile
@@ -65,8 +63,7 @@ class TokenLines:
 
     def __init__(self, width: int, *, rejected: str = SHOW, unfolded: Container[int] = ()) -> None:
         self.width = max(width, 2)  # a wide character must fit
-        self._rejected = rejected
-        self._unfolded = unfolded
+        self._rejected, self._unfolded = rejected, unfolded
         self._stretch: int | None = None
         """The first token of the stretch that the last token belongs to; None if that is part of the text."""
         self.lines: list[list[Piece]] = [[]]

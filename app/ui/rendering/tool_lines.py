@@ -1,7 +1,5 @@
 """Lines of calls of tools and of their results: each on one line, or unfolded to all of its text."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from rich.cells import cell_len

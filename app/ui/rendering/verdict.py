@@ -1,7 +1,5 @@
 """What is recorded about one token, in words: its fate and why, and the probabilities of the candidates."""
 
-from __future__ import annotations
-
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.ui.rendering.figures import FATES, UNTOLD, one_line
 from specchat.engine import Candidate, Detail, Fate, Round, Token
@@ -25,8 +23,7 @@ def number(value: float, digits: int = 3) -> str:
         return f"{value:.0f}"
     if 0 < value < 0.5 * 10**-digits:
         return f"<.{'1'.rjust(digits, '0')}"
-    text = f"{value:.{digits}f}"
-    return text.removeprefix("0")
+    return f"{value:.{digits}f}".removeprefix("0")
 
 
 def chance_of(p: float, q: float) -> float:

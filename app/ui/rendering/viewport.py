@@ -1,7 +1,5 @@
 """The visible part of a transcript: it follows the end, or keeps its place while lines above come and go."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from textual.geometry import Offset, Region, Size
@@ -33,9 +31,7 @@ class Viewport:
     def __init__(self, view: ScrollView, stack: BlockStack, cursor: TokenCursor) -> None:
         self.following = True
         """Whether the end is kept visible as the view grows."""
-        self._view = view
-        self._stack = stack
-        self._cursor = cursor
+        self._view, self._stack, self._cursor = view, stack, cursor
         self._scrolling = False
         """Whether this class scrolls, not the user."""
         self._selected_lines: tuple[int, int] | None = None

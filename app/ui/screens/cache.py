@@ -1,7 +1,5 @@
 """The picture of the cache: whose blocks it holds, which of them are shared, and how many are free."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import cycle
@@ -86,10 +84,8 @@ def _picture(use: CacheUse, parts: list[tuple[str, Part]]) -> Content:
     head = f"{used:,} of {use.blocks:,} blocks of {use.block_tokens} tokens used · {memory}\n\n"
     bar, rows = Content(), [Content.styled(f"{'chat':<{TITLE + 2}}{'tokens':>{NUMBER}}{'shared':>{NUMBER}}", "$quiet")]
     for (title, part), letter, colour in zip(parts, cycle(ascii_lowercase), cycle(_COLOURS)):
-        own, shared = (
-            max(round(blocks * cells / use.blocks), 1) if blocks else 0
-            for blocks in (part.blocks - part.shared, part.shared)
-        )
+        kinds = part.blocks - part.shared, part.shared
+        own, shared = (max(round(blocks * cells / use.blocks), 1) if blocks else 0 for blocks in kinds)
         bar = bar.append(Content.styled(letter * own + letter.upper() * shared, colour))
         name = Content(one_line(title)).truncate(TITLE, ellipsis=True, pad=True)
         tokens = (f"{blocks * use.block_tokens:>{NUMBER},}" for blocks in (part.blocks, part.shared))

@@ -1,7 +1,5 @@
 """The dialog about a call of a tool: what would be called with which arguments, and whether it is."""
 
-from __future__ import annotations
-
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Horizontal, Vertical, VerticalScroll
@@ -56,10 +54,8 @@ class CallScreen(Dialog[Decision | None]):
         name, server = escape_controls(self._call.name), escape_controls(self._server)
         about = escape_controls(" ".join(self._about.split()))
         with framed(Vertical(id="call"), self._title, "esc stops the reply"):
-            yield Static(
-                Content.assemble("The model wants to call ", (name, "bold"), f" of the server {server or '(off)'}."),
-                id="call-tool",
-            )
+            said = Content.assemble("The model wants to call ", (name, "bold"), f" of the server {server or '(off)'}.")
+            yield Static(said, id="call-tool")
             if about:
                 yield Static(Content(about[:LONGEST_ABOUT] + "…" * (len(about) > LONGEST_ABOUT)), id="call-about")
             with VerticalScroll(id="call-fields"):

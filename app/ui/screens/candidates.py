@@ -1,7 +1,5 @@
 """Several replies to one prompt next to each other, also while they are written; the user picks one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from math import ceil
 from typing import Any, ClassVar
@@ -148,10 +146,6 @@ class CandidatesScreen(SubScreen[int | None]):
         self._arrange()
         self.update()
 
-    def on_resize(self) -> None:
-        """Arrange the replies in the number of columns that fit."""
-        self._arrange()
-
     def update(self) -> None:
         """Draw changes in the replies; called with every frame.
 
@@ -193,6 +187,8 @@ class CandidatesScreen(SubScreen[int | None]):
         prompt = Content(" ".join(self.prompt.text.split()))
         prompt = prompt.truncate(max(width - len(note) - 4, 8), ellipsis=True)
         self.query_one("#candidates-prompt", Static).update(Content.assemble(prompt, (note, "$quiet")))
+
+    on_resize = _arrange
 
 
 def _columns(count: int, width: int) -> int:

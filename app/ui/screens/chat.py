@@ -1,7 +1,5 @@
 """The main screen: chats, conversation, panel, composer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.app import ComposeResult
@@ -183,7 +181,7 @@ class ChatScreen(ChatBase):
     @property
     def can_cancel_edit(self) -> bool:
         """Whether escape cancels the edit of a prompt."""
-        return self.writing.editing and not self.elsewhere
+        return self.writing.editing is not None and not self.elsewhere
 
     @property
     def stoppable(self) -> bool:

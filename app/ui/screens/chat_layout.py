@@ -1,7 +1,5 @@
 """The widgets of the chat screen: their layout, the state of the engine that they show, and the panes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """The panel of controls at the right of the chat: a list of the controls with their values, and of the presets."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, ClassVar, Protocol

@@ -1,7 +1,5 @@
 """Small dialogs: choose one of several options, the context, a chat's title, a system prompt, template variables."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -198,10 +196,6 @@ class SystemScreen(Dialog[str | None]):
                 yield self._names
                 yield Input(placeholder="tab, a name and enter save it", compact=True)
 
-    def on_mount(self) -> None:
-        """Show the saved prompts."""
-        self._list()
-
     def action_keep(self) -> None:
         """Use the text."""
         self.dismiss(self._text)
@@ -234,6 +228,8 @@ class SystemScreen(Dialog[str | None]):
         self._names.highlighted = 0 if self._names.option_count else None
         for widget in self.query("#form-saved, #form-names"):
             widget.display = self._names.option_count > 0
+
+    on_mount = _list
 
     def _with_saved(self, change: Callable[[NamedTexts], object]) -> bool:
         """Do something with the saved prompts and show them; if that fails, show why, and return False."""

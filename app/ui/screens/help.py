@@ -1,7 +1,5 @@
 """Help screens: keys, commands and fates; the meaning of each figure; the keys of the focused widget."""
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Iterable
 from functools import cache
@@ -44,22 +42,15 @@ def _rows(*names: str) -> list[Row]:
 
 def _action_rows(section: str, *, replaying: bool) -> list[Row]:
     """Actions of the table that have keys and belong to a section."""
-    return [
-        (f"chat.{action.name}", action.about)
-        for action in ACTIONS.values()
-        if action.about
-        and (action.keys or action.priority)
-        and action.help == section
-        and action.place in (ANYWHERE, REPLAY if replaying else CHAT)
-    ]
+    places = ANYWHERE, REPLAY if replaying else CHAT
+    listed = (a for a in ACTIONS.values() if a.about and (a.keys or a.priority) and a.help == section)
+    return [(f"chat.{action.name}", action.about) for action in listed if action.place in places]
 
 
 class TableScreen(Dialog[None]):
     """Tables in a scrolling frame, in two columns where there is room."""
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {
-        f"help--{part}" for part in ("key", "title", "id", "picture", "definition")
-    }
+    COMPONENT_CLASSES: ClassVar[set[str]] = {f"help--{p}" for p in ("key", "title", "id", "picture", "definition")}
     HORIZONTAL_BREAKPOINTS = [(0, "-column"), (120, "-columns")]  # noqa: RUF012
 
     def __init__(self, title: str, subtitle: str = "esc closes", second: str = "help-figures") -> None:
@@ -118,9 +109,7 @@ class HelpScreen(TableScreen):
 
     def parts(self) -> tuple[RenderableType, ...]:
         """Keys; and next to them (on a narrow screen below) the other sections."""
-        fates: list[Row] = [
-            (Text(fate.value, self.style_of(f"token--{fate.value}")), meaning) for fate, meaning in FATES.items()
-        ]
+        fates: list[Row] = [(Text(f.value, self.style_of(f"token--{f.value}")), means) for f, means in FATES.items()]
         fates.append((Text(FOLD_MARK), "rejected and discarded tokens of a finished reply, folded"))
         commands = [self._sections(("commands", self._commands))] if self._commands else []
         second = Group(self._sections(self._second, ("tokens", fates)), *commands)
@@ -131,9 +120,8 @@ class HelpScreen(TableScreen):
         for title, rows in sections:
             table.add_row(Text(title, self.style_of("help--title")), "")
             for name, meaning in rows:
-                table.add_row(
-                    key_names(self.app, name) if isinstance(name, str) and name in BINDINGS else name, meaning
-                )
+                shown = key_names(self.app, name) if isinstance(name, str) and name in BINDINGS else name
+                table.add_row(shown, meaning)
             table.add_row("", "")
         return table
 
@@ -152,9 +140,7 @@ def chat_help(*, replaying: bool) -> HelpScreen:
 
 def side_help() -> HelpScreen:
     """The help of the side-by-side screen."""
-    return HelpScreen(
-        _rows("side"), ("figures", [(each.label, each.definition) for each in definitions("side_by_side")])
-    )
+    return HelpScreen(_rows("side"), ("figures", [(one.label, one.definition) for one in definitions("side_by_side")]))
 
 
 class DefinitionsScreen(TableScreen):

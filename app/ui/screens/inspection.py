@@ -1,7 +1,5 @@
 """Inspecting a reply: the selected token, its round on the timeline, and the figures of the reply."""
 
-from __future__ import annotations
-
 from specchat.app.chat import branches
 from specchat.app.chat.reply import Reply, shared_a_batch
 from specchat.app.ui.rendering.token_cursor import Spot
@@ -23,8 +21,7 @@ class Inspection:
     def __init__(self, screen: ChatBase, gauge: Gauge) -> None:
         self.spot: Spot | None = None
         """The selected token."""
-        self._screen = screen
-        self._gauge = gauge
+        self._screen, self._gauge = screen, gauge
         self._requests = screen.requests
         widgets = screen.widgets
         self._transcript, self._timeline, self._inspector = widgets.transcript, widgets.timeline, widgets.inspector
@@ -189,8 +186,7 @@ class Inspection:
             self._own, self._names = len(self._lanes), {}
         every = (reply for _, reply in self._requests.replies.values())
         running = [reply for reply in every if reply.parent is not None and reply.parent.shown is reply]
-        concurrent = [reply for reply in running if reply not in self._lanes] if shown in running else []
-        self._lanes += concurrent
+        self._lanes += [reply for reply in running if reply not in self._lanes] if shown in running else []
         self._timeline.show(self._lanes, [self._name(reply) for reply in self._lanes], self._own)
 
     def _name(self, reply: Reply) -> str:

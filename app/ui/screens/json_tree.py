@@ -1,7 +1,5 @@
 """The JSON of a reply as a tree."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Lists over the chat: messages, attachments and search hits; and the text of an attachment."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -115,8 +113,7 @@ class MessagesScreen(ItemsScreen):
 
     def __init__(self, conversation: Conversation, show: Callable[[Prompt | Reply | None, int], None]) -> None:
         super().__init__(len(conversation.prompts) - 1)
-        self._conversation = conversation
-        self._show = show
+        self._conversation, self._show = conversation, show
 
     def on_resize(self) -> None:
         """Prompts are cut to the width."""
@@ -127,8 +124,7 @@ class MessagesScreen(ItemsScreen):
         for number, prompt in enumerate(self._conversation.prompts, start=1):
             several = [(name, each) for name, each in prompt.named_parts if len(each.siblings) > 1]
             versions = "  ".join(f"{name} ‹ {each.place} / {len(each.siblings)} ›" for name, each in several)
-            room = max(width - cell_len(versions) - 5, 8)
-            text = Content(_line(prompt)).truncate(room, ellipsis=True, pad=True)
+            text = Content(_line(prompt)).truncate(max(width - cell_len(versions) - 5, 8), ellipsis=True, pad=True)
             yield Content.assemble((f"{number:>3} ", "$primary"), text, " ", (versions, "$quiet"))
 
     def allows(self, action: str, place: int) -> bool:  # noqa: ARG002

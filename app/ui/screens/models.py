@@ -1,7 +1,5 @@
 """The list of models: target and draft, memory, vocabularies, downloads."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -23,7 +21,7 @@ from specchat.engine.models import KnownModel, Machine, recommended, vocabulary_
 
 
 class Downloads(Protocol):
-    """What the screen needs of `actions.downloads.Downloads`."""
+    """What the screen needs of `actions.models.Downloads`."""
 
     @property
     def pulls(self) -> Mapping[str, Pull]:
@@ -63,11 +61,8 @@ class Models(Protocol):
 
 def misfits(target: KnownModel, models: Sequence[KnownModel]) -> dict[str, str]:
     """Why other models on this machine cannot draft for the target, by model; empty for a model that can."""
-    others = [model for model in models if model is not target and model.folder is not None]
-    return {
-        other.spec: vocabulary_misfit(target.folder, other.folder) if target.folder and other.folder else ""
-        for other in others
-    }
+    own, others = target.folder, [(m.spec, m.folder) for m in models if m is not target and m.folder is not None]
+    return {spec: vocabulary_misfit(own, folder) if own else "" for spec, folder in others}
 
 
 REFRESH_S = 0.5
@@ -118,10 +113,6 @@ class ModelsScreen(Dialog[None]):
         self._look()
         self.set_interval(REFRESH_S, self._follow)
 
-    def on_resize(self) -> None:
-        """Lines are cut to the width."""
-        self._fill()
-
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter, or a click: load or download the model."""
         event.stop()
@@ -130,10 +121,6 @@ class ModelsScreen(Dialog[None]):
             self.action_pull()
         elif self._models.load(model.spec):
             self.dismiss()
-
-    def on_option_list_option_highlighted(self) -> None:
-        """Show its details."""
-        self._show_details()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Load what was typed."""
@@ -219,6 +206,8 @@ class ModelsScreen(Dialog[None]):
         self.query_one("#models-head", Static).update(Content.styled(head, "$quiet"))
         self._show_details()
 
+    on_resize = _fill
+
     @property
     def _name_width(self) -> int:
         width = self.query_one(KeyList).scrollable_content_region.width or 70
@@ -273,6 +262,8 @@ class ModelsScreen(Dialog[None]):
         lines = [" · ".join(filter(None, line)) for line in self._details(model)] if model else []
         text = "\n".join(filter(None, lines)) if model else "" if self._known else LOOKING
         self.query_one("#models-about", Static).update(text)
+
+    on_option_list_option_highlighted = _show_details
 
     def _details(self, model: KnownModel) -> Iterator[tuple[str, ...]]:
         """Sentences of each line: what it is, what it needs, its state."""

@@ -1,7 +1,5 @@
 """The side-by-side screen: the same prompt in two setups, each with its own clock."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 
@@ -43,7 +41,7 @@ class SideScreen(SubScreen[Conversation | None]):
     BINDINGS = registered(
         "side-by-side",
         Binding("escape", "stop", "stop", key_display="esc"),
-        Binding("escape", "leave", "leave", key_display="esc"),
+        Binding("escape", "dismiss", "leave", key_display="esc"),
         Binding("f3", "again", "again"),
         Binding("f8", "continue_reply(0)", "continue left", id="side-by-side.go-on-left"),
         Binding("f9", "continue_reply(1)", "continue right", id="side-by-side.go-on-right"),
@@ -56,8 +54,7 @@ class SideScreen(SubScreen[Conversation | None]):
     def __init__(self, duet: Duet, archive: Archive) -> None:
         super().__init__(classes="-side-right")
         use_narrow_compositor(self)
-        self.duet = duet
-        self._archive = archive
+        self.duet, self._archive = duet, archive
         self.pump = Pump(self, duet.drain, lambda: duet.stage, self._handle, self._draw)
         self.columns = (LaneColumn(duet, 0, id="left"), LaneColumn(duet, 1, id="right"))
         for column in self.columns:
@@ -123,7 +120,7 @@ class SideScreen(SubScreen[Conversation | None]):
         """Escape stops replies, otherwise leaves; a lane can be continued once it has answered."""
         busy = bool(self.duet.running or self.duet.waiting)
         done, narrow = self.duet.done and not busy, self.has_class("-narrow")
-        available = {"stop": busy, "leave": not busy, "continue_reply": done, "again": done, "next_pane": narrow}
+        available = {"stop": busy, "dismiss": not busy, "continue_reply": done, "again": done, "next_pane": narrow}
         return available.get(action, True)
 
     def commands(self) -> Iterator[SystemCommand]:
@@ -135,7 +132,7 @@ class SideScreen(SubScreen[Conversation | None]):
         if self.check_action("stop", ()):
             yield SystemCommand("Stop", "Stop both replies and keep their texts", self.action_stop)
         else:
-            yield SystemCommand("Leave", "Back to the chat; both replies are stored, in one chat", self.action_leave)
+            yield SystemCommand("Leave", "Back to the chat; both replies are stored, in one chat", self.dismiss)
         yield SystemCommand("Rejected tokens", "Folded, in place, or hidden", self.action_rejected)
         yield SystemCommand("Markdown", "Replies as Markdown, also while written, or tokens", self.action_markdown)
         yield SystemCommand("Help", "Keys, and how the clocks count", self.action_how)
@@ -144,10 +141,6 @@ class SideScreen(SubScreen[Conversation | None]):
         """Stop both replies, and put waiting prompts back into the composer."""
         if taken := self.duet.stop():
             self.composer.take_back([slash.escaped(prompt) for prompt in taken])
-
-    def action_leave(self) -> None:
-        """Back to the chat."""
-        self.dismiss(None)
 
     def action_again(self) -> None:
         """Send the same prompt again to both lanes."""

@@ -1,7 +1,5 @@
 """Pausing between rounds, stepping through them, and moving through a recorded trace."""
 
-from __future__ import annotations
-
 from specchat.app.chat.conversation import Conversation
 from specchat.app.chat.reply import Reply
 from specchat.app.sources.player import Player
@@ -26,9 +24,7 @@ class Stepping:
     def __init__(self, screen: ChatBase, inspection: Inspection, player: Player | None) -> None:
         self.stepper: Stepper | None = None
         """Holds rounds back; None until the session is connected."""
-        self.player = player
-        self._screen = screen
-        self._inspection = inspection
+        self.player, self._screen, self._inspection = player, screen, inspection
 
     def through(self, source: Source) -> Stepper:
         """Wrap a source, so that its rounds can be held back."""

@@ -4,8 +4,6 @@ Leviathan et al. 2023: equation 1 and Figure 2 (tokens), Theorem 3.8 (speedup), 
 Theorem 3.11, Figure 4 and Table 1 (operations).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import cycle
 from math import ceil, floor
@@ -99,14 +97,9 @@ class TheoryScreen(Dialog[None]):
         alpha, gain = self._reply.figures.metrics.alpha, self._reply.figures.gain
         a, c = EXAMPLE if alpha is None else (min(alpha, 1.0), EXAMPLE[1] if gain is None else gain.c)
         best = optimal_gamma(a, c, MAX_GAMMA)
-        lengths, means = _emitted_by_length(self._reply)
-        self._plot(
-            "theory-tokens",
-            "tokens per pass, by γ",
-            [("equation 1", _GAMMAS, [expected_tokens(a, gamma) for gamma in _GAMMAS])],
-            points=(lengths, means),
-            counted=True,
-        )
+        tokens = [("equation 1", _GAMMAS, [expected_tokens(a, gamma) for gamma in _GAMMAS])]
+        means = _emitted_by_length(self._reply)
+        self._plot("theory-tokens", "tokens per pass, by γ", tokens, points=means, counted=True)
         rounds = self._reply.own_rounds
         point = ([fmean(record.steps for record in rounds)], [gain.measured]) if gain is not None else ((), ())
         curve = [speedup(a, gamma, c) for gamma in _GAMMAS]

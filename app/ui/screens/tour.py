@@ -1,7 +1,5 @@
 """Speculative decoding explained on a recorded round, one lesson at a time, in the widgets of the chat."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual.app import ComposeResult
@@ -57,10 +55,6 @@ class TourScreen(SubScreen[None]):
         yield KeyBar()
         yield TooSmall(id="too-small")
 
-    def on_mount(self) -> None:
-        """Begin."""
-        self._show()
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """The first lesson has no previous one."""
         return self._at > 0 if (action, parameters) == ("turn", (-1,)) else super().check_action(action, parameters)
@@ -77,8 +71,7 @@ class TourScreen(SubScreen[None]):
         lesson = self._lessons[self._at]
         names = [(f" {other.name} ", "reverse bold" if other is lesson else "$quiet") for other in self._lessons]
         self.query_one("#tour-head", Static).update(Content.assemble(*names))
-        said = Content.assemble((lesson.sentence, "bold"), "\n", lesson.text)
-        self.query_one("#tour-said", Static).update(said)
+        self.query_one("#tour-said", Static).update(Content.assemble((lesson.sentence, "bold"), "\n", lesson.text))
         self.query_one("#tour-text").border_subtitle = f"{self._at + 1} of {len(self._lessons)} · → next · esc leaves"
         self._transcript.show(lesson.conversation)
         self.set_class(lesson.token is not None, "-known")
@@ -87,3 +80,5 @@ class TourScreen(SubScreen[None]):
             if lesson.reply.stepping is None:
                 self._transcript.look_at(Spot(lesson.reply, lesson.token))
         self.refresh_bindings()
+
+    on_mount = _show

@@ -1,7 +1,5 @@
 """The composer: unsent text of each chat, editing a prompt, attachments, and the size of the context."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 
@@ -15,7 +13,6 @@ from specchat.app.sanitize import clean_prompt
 from specchat.app.settings.settings import STOP
 from specchat.app.storage.attachments import Attachment
 from specchat.app.ui import slash
-from specchat.app.ui.notices import say
 from specchat.app.ui.rendering.figures import in_words
 from specchat.app.ui.screens.chat_layout import ChatBase
 from specchat.engine import Counted
@@ -35,7 +32,7 @@ class Writing:
         self.gauge = Gauge(screen)
         self._asked: list[str] = []
         """Prompts of all chats when the app started, as they are typed."""
-        self._editing: tuple[Prompt, str, tuple[Attachment, ...]] | None = None
+        self.editing: tuple[Prompt, str, tuple[Attachment, ...]] | None = None
         """The prompt that is being edited; the text and attachments that the composer had before."""
         self._as_put = ""
         """The edited prompt before any change."""
@@ -49,24 +46,19 @@ class Writing:
     def keep(self) -> None:
         """Keep the unsent text of the conversation on screen, followed by an edited prompt if it was changed."""
         text, attached = self._composer.unsent
-        if self._editing is not None:
-            _, before, others = self._editing
+        if self.editing is not None:
+            _, before, others = self.editing
             changed = text not in (self._as_put, "")
             text = "\n\n".join(part for part in (before, text if changed else "") if part)
             attached = tuple(dict.fromkeys((*others, *attached))) if changed else others
         self._unsent.keep(self._screen.conversation, text, attached)
-
-    @property
-    def editing(self) -> bool:
-        """Whether a prompt is being edited."""
-        return self._editing is not None
 
     def refused(self, prompt: str, attachments: tuple[Attachment, ...]) -> bool:
         """Whether the context is too full for a prompt; then it is put back into the composer, with a notice."""
         sentence = self.gauge.refusal(content_of(prompt, attachments))
         if sentence:
             self._composer.take_back([prompt])
-            say(self._screen.app, sentence, "error")
+            self._screen.notify(sentence, severity="error")
         return bool(sentence)
 
     def take_back(self, waiting: list[Prompt]) -> Unsent:
@@ -77,13 +69,13 @@ class Writing:
         if waiting:
             attachments = [one for prompt in waiting for one in prompt.attachments]
             prompts = slash.escaped("\n\n".join(prompt.text for prompt in waiting))
-            if self._editing is None:
+            if self.editing is None:
                 self._composer.tray.hold([*self._composer.unsent[1], *attachments])
                 self._composer.take_back([prompts])
             else:
-                edited, before, kept = self._editing
+                edited, before, kept = self.editing
                 text = f"{prompts}\n\n{before}" if before else prompts
-                self._editing = edited, text, tuple(dict.fromkeys((*attachments, *kept)))
+                self.editing = edited, text, tuple(dict.fromkeys((*attachments, *kept)))
         return self.unsent.of(self._screen.conversation)
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
@@ -109,11 +101,10 @@ class Writing:
 
     def edit(self, prompt: Prompt) -> None:
         """Edit a prompt: put it into the composer."""
-        self._editing = prompt, *self.unsent.of(self._screen.conversation)
+        self.editing = prompt, *self.unsent.of(self._screen.conversation)
         self._composer.tray.hold(prompt.attachments)
-        self._widgets.frame.editing = (
-            f"another version of message {self._screen.conversation.prompts.index(prompt) + 1}"
-        )
+        number = self._screen.conversation.prompts.index(prompt) + 1
+        self._widgets.frame.editing = f"another version of message {number}"
         self._widgets.show_frame()
         text = slash.escaped(prompt.text)
         named = self._composer.tray.attached(text)
@@ -124,10 +115,10 @@ class Writing:
 
     def end_edit(self) -> Prompt | None:
         """Stop editing and restore the composer; returns the prompt that was edited."""
-        if self._editing is None:
+        if self.editing is None:
             return None
-        prompt, before, attachments = self._editing
-        self._editing = None
+        prompt, before, attachments = self.editing
+        self.editing = None
         self._composer.tray.hold(attachments)
         self._widgets.frame.editing = ""
         self._widgets.show_frame()
@@ -184,9 +175,8 @@ class Gauge:
         if next(mentions(text), None) is None:
             self.ask()
         else:
-            self._screen.run_worker(
-                partial(self._read, text), thread=True, group="attachments", exclusive=True, exit_on_error=False
-            )
+            read = partial(self._read, text)
+            self._screen.run_worker(read, thread=True, group="attachments", exclusive=True, exit_on_error=False)
 
     def ask(self) -> None:
         """Count the tokens of the conversation with the prompt."""

@@ -1,7 +1,5 @@
 """Two drafters on one reply: its tokens coloured by who matched them, the details of one, and how many each matched."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -18,8 +16,8 @@ from textual.strip import Strip
 from specchat.app.chat.second_reading import AlignedReply, Had
 from specchat.app.ui.keys import registered
 from specchat.app.ui.rendering.figures import percent
+from specchat.app.ui.rendering.styles import StyledWidget
 from specchat.app.ui.rendering.token_lines import END, LINE_END, Piece, TokenLines, draft_text
-from specchat.app.ui.widgets.styled import StyledWidget
 
 HAD_STYLES = {had: f"had--{had.value.lower().replace(' ', '-')}" for had in Had}
 """The component class of each class of aligned tokens."""
@@ -71,10 +69,6 @@ class AlignedTokens(ScrollView, can_focus=True):
     def show(self, aligned: AlignedReply | None) -> None:
         """Colour the tokens; None shows them without."""
         self._aligned = aligned
-        self._wrap()
-
-    def on_resize(self) -> None:
-        """Other lines."""
         self._wrap()
 
     def render_line(self, y: int) -> Strip:
@@ -143,6 +137,8 @@ class AlignedTokens(ScrollView, can_focus=True):
         self._bring_into_sight()
         self.refresh()
 
+    on_resize = _wrap
+
     def _bring_into_sight(self) -> None:
         line, height = self._lines.line_of(self.place), self.scrollable_content_region.height
         if line is not None and not self.scroll_offset.y <= line < self.scroll_offset.y + height:
@@ -203,13 +199,8 @@ class AlignmentCard(AlignmentText):
         if (aligned := self.aligned) is None:
             return Text()
         had, text, quiet = aligned.had[self._place], draft_text(aligned.texts[self._place]) or END, self.style_of(QUIET)
-        lines = [
-            Text.assemble(
-                (f"token {self._place + 1} of {len(aligned.had)}  ", quiet),
-                (text, self.style_of(had)),
-                (f"  {had.value}", quiet),
-            )
-        ]
+        about = f"token {self._place + 1} of {len(aligned.had)}  "
+        lines = [Text.assemble((about, quiet), (text, self.style_of(had)), (f"  {had.value}", quiet))]
         names = [figures.drafter for figures in aligned.alignment.figures]
         for drafter, (letter, name) in enumerate(zip(LETTERS, names, strict=True)):
             gap = " " * (max(map(len, names)) - len(name) + 2) if width >= WIDE else "\n  "
@@ -257,8 +248,7 @@ class AlignmentLegend(AlignmentText):
             return Text("\n").join([*drafters, Text(self._instead, self.style_of(QUIET))])
         bar, classes = self._bar(aligned, width), [self._class(aligned, had, column=not wide) for had in Had]
         if not wide:
-            lines = [*drafters, Text(), bar, *classes, Text(), Text(MEANING, self.style_of(QUIET))]
-            return Text("\n").join(lines)
+            return Text("\n").join([*drafters, Text(), bar, *classes, Text(), Text(MEANING, self.style_of(QUIET))])
         rows = [classes] if sum(each.cell_len + 2 for each in classes) <= width + 2 else [classes[:2], classes[2:]]
         return Text("\n").join([*drafters, bar, *(Text("  ").join(row) for row in rows)])
 

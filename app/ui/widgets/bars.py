@@ -1,7 +1,5 @@
 """Status lines: notices, tabs, the position of a replay, a paused round, and the message for a small terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -48,9 +46,7 @@ class NoticeLine(Static):
         """Show nothing."""
         self.display = False
 
-    def on_click(self) -> None:
-        """Hide the notice."""
-        self.clear()
+    on_click = clear
 
 
 class PaneTabs(Static):
@@ -58,8 +54,7 @@ class PaneTabs(Static):
 
     def __init__(self, panes: Sequence[str], first: str, **options: Any) -> None:
         super().__init__(**options)
-        self._panes = panes
-        self._shown = first
+        self._panes, self._shown = panes, first
         self._sign = ""
 
     def on_mount(self) -> None:
@@ -130,15 +125,13 @@ class ReplayBar(Static):
         if player is not None and left <= event.x < left + width:
             self.seek((event.x - left) / max(width - 1, 1) * player.duration)
 
-    def on_resize(self) -> None:
-        """Draw the bar at the new width."""
-        self.follow()
-
     def follow(self) -> None:
         """Show the position of the player."""
         if self._player is not None and not (line := self._line(self._player)).is_same(self._shown):
             self._shown = line
             self.update(line, layout=False)
+
+    on_resize = follow
 
     def _line(self, player: Player) -> Content:
         """The line at the current width."""

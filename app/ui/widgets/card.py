@@ -1,7 +1,5 @@
 """A group of figures in a frame, for the panel and the inspector."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
@@ -17,7 +15,7 @@ from specchat.app.chat.reply_stage import Stage
 from specchat.app.settings.settings import AUTO
 from specchat.app.sources.observed import OBSERVED
 from specchat.app.ui.rendering.figures import cut, meter, one_line
-from specchat.app.ui.widgets.styled import StyledWidget
+from specchat.app.ui.rendering.styles import StyledWidget
 from specchat.engine import Metrics, Ready
 
 LABEL = 13

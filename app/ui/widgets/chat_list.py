@@ -1,7 +1,5 @@
 """The list of chats: open, rename, delete, undo a deletion."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -141,9 +139,8 @@ class ChatList(KeyList):
             sign = sign.replace(" ", PIN, 1)
         width = max(self.scrollable_content_region.width - PADDING - cell_len(age) - len(sign) - 1, 4)
         cut = set_cell_size(cut_title(title, width), width)
-        return Content.assemble(
-            (sign, STYLES[part]), (cut, "bold $primary" if chat.id == self._open else ""), (f" {age}", "$quiet")
-        )
+        named = cut, "bold $primary" if chat.id == self._open else ""
+        return Content.assemble((sign, STYLES[part]), named, (f" {age}", "$quiet"))
 
 
 def age_of(seconds: float) -> str:

@@ -3,8 +3,6 @@
 A long paste is replaced by a placeholder; a path after @ names a file to attach.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -23,7 +21,6 @@ from specchat.app.storage.attachments import PASTE, Attachment
 from specchat.app.ui import slash
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import keys_of, registered
-from specchat.app.ui.notices import say
 
 _NEWLINES = ("ctrl+j", "shift+enter", "alt+enter")
 _IN_TURN = {
@@ -71,9 +68,7 @@ class Composer(WrappedArea):
         """The user asked for help in an empty composer."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, tab_behavior="focus", **options
-        )
+        super().__init__(placeholder=PLACEHOLDER, compact=True, highlight_cursor_line=False, **options)
         self._history: list[str] = []
         self._place = 0
         """Index of the shown prompt in the history; the length of the history while the user writes a new prompt."""
@@ -237,7 +232,7 @@ class Composer(WrappedArea):
         try:
             attachments = () if slash.is_command(text) else self.tray.resolved(text)
         except AppError as error:
-            say(self.app, str(error), "error")
+            self.notify(str(error), severity="error")
             return
         before = self._unsent if self._place < len(self._history) else ""
         self.remember([*(p for p in self._history if p != text), text])

@@ -1,7 +1,5 @@
 """Cards with everything that is recorded about one token: its fate and the reason, p and q, its round."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +12,10 @@ from textual.events import Resize
 from specchat.app.chat.reply import Reply
 from specchat.app.settings.controls import sampling_text
 from specchat.app.sources.observed import drawn_text
+from specchat.app.ui.rendering import verdict
 from specchat.app.ui.rendering.figures import cut, duration, reading
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
 from specchat.app.ui.rendering.token_cursor import Spot
-from specchat.app.ui.rendering.verdict import (
-    TOP,
-    chance_of,
-    detail_of,
-    fate_verdict,
-    is_greedy,
-    listed_together,
-    number,
-    probability_of,
-    residual_of,
-    shown,
-    why_missing,
-)
 from specchat.app.ui.widgets.card import Card
 from specchat.engine import Candidate, Detail, Fate, Round, Token
 
@@ -72,21 +58,23 @@ class VerdictCard(SpotCard):
         """The fate and its reason; the random draw on a line from 0 to 1, accepted left of min(1, p/q)."""
         fate = self.get_component_rich_style(f"token--{token.fate.value}", partial=True)
         identity = "" if record.observed else f"id {token.id}"
-        name = cut(shown(drawn_text(record, token)), self.inner - len(identity) - 5)
+        name = cut(verdict.shown(drawn_text(record, token)), self.inner - len(identity) - 5)
         gap = " " * max(self.inner - cell_len(name) - len(identity) - 2, 1)
         lines = [
             Text.assemble(self.label("“"), (name, fate), self.label("”"), gap, self.label(identity)),
             Text(token.fate.value, fate),
-            *self.sentence(fate_verdict(record, token)),
+            *self.sentence(verdict.fate_verdict(record, token)),
         ]
         if token.place < record.tested and not record.observed:
             p, q, u = (values[token.place] for values in (record.p, record.q, record.u))
-            chance = chance_of(p, q)
-            choice = self.label("   greedy choice") if is_greedy(reply) else ""
+            chance = verdict.chance_of(p, q)
+            choice = self.label("   greedy choice") if verdict.is_greedy(reply) else ""
             lines += [
                 Text(),
-                Text.assemble(self.label("p "), number(p), self.label("   q "), number(q), choice),
-                Text.assemble(self.label("min(1, p/q) "), number(chance), self.label("   u "), number(u)),
+                Text.assemble(self.label("p "), verdict.number(p), self.label("   q "), verdict.number(q), choice),
+                Text.assemble(
+                    self.label("min(1, p/q) "), verdict.number(chance), self.label("   u "), verdict.number(u)
+                ),
                 self._draw(chance, u),
             ]
         return [*lines, *self._rejected_candidates(record, token)]
@@ -98,8 +86,8 @@ class VerdictCard(SpotCard):
         when = "rejected before it" if token.fate is Fate.ACCEPTED else "rejected after it"
         lines = [Text(), Text.assemble(self.label(when))]
         for other in record.refused[token.place]:
-            draw = f"u {number(other.u, 2)} ≥ {number(chance_of(other.p, other.q), 2)}"
-            name = cut(shown(other.text), self.inner - len(draw) - 3)
+            draw = f"u {verdict.number(other.u, 2)} ≥ {verdict.number(verdict.chance_of(other.p, other.q), 2)}"
+            name = cut(verdict.shown(other.text), self.inner - len(draw) - 3)
             gap = " " * max(self.inner - cell_len(name) - len(draw) - 2, 1)
             style = self.get_component_rich_style(f"token--{Fate.REJECTED.value}", partial=True)
             lines.append(Text.assemble(self.label("“"), (name, style), self.label("”"), gap, self.label(draw)))
@@ -121,7 +109,7 @@ class ChancesCard(SpotCard):
 
     def about(self, reply: Reply, record: Round, token: Token) -> list[Text]:
         """The lists, or why there are none."""
-        detail = detail_of(record, token)
+        detail = verdict.detail_of(record, token)
         computed = None if self.spot is None else reply.computed.get(self.spot.token)
         lines = []
         if detail is None and computed is not None:
@@ -130,25 +118,26 @@ class ChancesCard(SpotCard):
             if detail is not None:
                 lines = self.sentence(" ".join(filter(None, (AFTERWARDS, computed.note))))
         if detail is None:
-            return lines or self.sentence(why_missing(reply, token, replaying=self._replaying))
+            return lines or self.sentence(verdict.why_missing(reply, token, replaying=self._replaying))
         both = bool(detail.draft)
         width = (self.inner - 1) // 3
         bar = (self.inner - width - 2 * NUMBER - 2) // 2 if both else self.inner - width - NUMBER - 1
-        if detail.target and detail.target[0].probability < 1 and is_greedy(reply):
+        if detail.target and detail.target[0].probability < 1 and verdict.is_greedy(reply):
             lines += self.sentence("before the greedy choice, which then gives the likeliest token p 1, all others 0:")
         lines.append(self._heads(detail, width + 1, bar + NUMBER + 1))
-        for candidate in listed_together(detail):
+        for candidate in verdict.listed_together(detail):
             mark = "▸" if candidate.id == token.id else " "
             line = Text.assemble(mark, self._named(candidate, width - 1), " ")
-            line.append_text(self._bar(probability_of(candidate.id, detail.target), bar, "target"))
+            line.append_text(self._bar(verdict.probability_of(candidate.id, detail.target), bar, "target"))
             if both:
-                line.append(" ").append_text(self._bar(probability_of(candidate.id, detail.draft), bar, "draft"))
+                q = verdict.probability_of(candidate.id, detail.draft)
+                line.append(" ").append_text(self._bar(q, bar, "draft"))
             lines.append(line)
-        residual = residual_of(record, token) if record.detail else detail.residual
+        residual = verdict.residual_of(record, token) if record.detail else detail.residual
         if residual:
             lines += [Text(), Text.assemble(("residual", self.style("figure")), self.label(" norm(max(0, p − q))"))]
             room = self.inner - width - NUMBER - 1
-            for candidate in residual[: TOP // 2]:
+            for candidate in residual[: verdict.TOP // 2]:
                 mark = "▸" if candidate.id == record.last else " "
                 name = self._named(candidate, width - 1)
                 lines.append(Text.assemble(mark, name, " ", self._bar(candidate.probability, room, "residual")))
@@ -161,12 +150,12 @@ class ChancesCard(SpotCard):
         return heads
 
     def _named(self, candidate: Candidate, width: int) -> str:
-        return set_cell_size(cut(shown(candidate.text), width), width)
+        return set_cell_size(cut(verdict.shown(candidate.text), width), width)
 
     def _bar(self, probability: float | None, width: int, part: str) -> Text:
         if probability is None:  # not among the top-k of this side
             return Text("·".rjust(width + NUMBER), self.style("label"))
-        return Text.assemble(self.meter(probability, width, part), number(probability, 2).rjust(NUMBER))
+        return Text.assemble(self.meter(probability, width, part), verdict.number(probability, 2).rjust(NUMBER))
 
 
 class PlaceCard(SpotCard):
@@ -188,7 +177,7 @@ class PlaceCard(SpotCard):
             *(self.row("proposed by", name) for name in record.proposed_by(token)),
         ]
         if token.place < record.tested and not record.observed:
-            rows.append(self.row("β", number(record.beta[token.place])))
+            rows.append(self.row("β", verdict.number(record.beta[token.place])))
         return [
             *rows,
             self.row("draft", duration(record.draft_s)),

@@ -1,18 +1,16 @@
 """The keys at the bottom: keys of the focused widget, and at the right end the keys that always work."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual.binding import ActiveBinding
-from textual.events import MouseDown, MouseMove, Resize
+from textual.events import MouseDown, MouseMove
 from textual.screen import Screen
 from textual.strip import Strip
 
-from specchat.app.ui.widgets.styled import StyledWidget
+from specchat.app.ui.rendering.styles import StyledWidget
 
 ESCAPE = "escape"
 ALWAYS = ("app.run('keys')", "quit")
@@ -57,10 +55,6 @@ class KeyBar(StyledWidget):
     def on_mount(self) -> None:
         """Follow the screen, which says when other keys work."""
         self.screen.bindings_updated_signal.subscribe(self, self._take_keys)
-
-    def on_resize(self, event: Resize) -> None:  # noqa: ARG002 the handler's signature
-        """More keys fit, or fewer."""
-        self._fit()
 
     def on_mouse_move(self, event: MouseMove) -> None:
         """Show which key a click would press."""
@@ -127,6 +121,8 @@ class KeyBar(StyledWidget):
             self._lefts.append(left)
             column = left + key.cells
         self.refresh()
+
+    on_resize = _fit
 
     def _key_at(self, x: int) -> ShownKey | None:
         """The key in this column of the widget; none between two of them."""

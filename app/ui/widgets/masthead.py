@@ -1,7 +1,5 @@
 """The header with the program, the models, the legend and the device; and the welcome page of an empty chat."""
 
-from __future__ import annotations
-
 from itertools import starmap
 from typing import Any
 
@@ -40,10 +38,6 @@ class Masthead(Horizontal):
         yield Static("", id="models")
         yield Static("", id="machine")
         yield Legend(id="legend")
-
-    def on_resize(self) -> None:
-        """More fits, or less."""
-        self._show()
 
     def show_models(self, target: str, drafter: str, gamma: int | None, sampling: Sampling) -> None:
         """Show target, drafter, the setting of γ (None where it adapts), and the temperature if replies are sampled."""
@@ -84,6 +78,8 @@ class Masthead(Horizontal):
         shown.display = bool(said)
         shown.update(Content(escape_controls(" · ".join(said))))
 
+    on_resize = _show
+
 
 def _bold(text: str) -> Content:
     return Content.styled(text, "bold")
@@ -114,9 +110,8 @@ class Legend(Widget):
 
     def _line(self, sign: str, gap: str) -> Content:
         fates = (*FATES, *([Fate.UNKNOWN] if self.observed else []))
-        return Content(gap).join(
-            Content.assemble((sign, f"$fate-{fate.value}"), (fate.value, fate_style(fate))) for fate in fates
-        )
+        parts = (((sign, f"$fate-{fate.value}"), (fate.value, fate_style(fate))) for fate in fates)
+        return Content(gap).join(Content.assemble(*part) for part in parts)
 
 
 BAR = 36

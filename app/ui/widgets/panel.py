@@ -1,7 +1,5 @@
 """The speculation panel: cards for speedup and speed, for acceptance, and for the setup, which folds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +103,11 @@ class AcceptanceCard(ReplyCard):
         if len(counts) < 2:
             return self._padded([], DRAFTS if self.drafter in SEVERAL else 0)
         names = [one_line(name) for name in counts]
-        values = [
-            f"{percent(accepted / tested if tested else None)} of {tested}" for tested, accepted in counts.values()
-        ]
+        values = [f"{percent(had / of if of else None)} of {of}" for of, had in counts.values()]
         room = self.inner - 1 - max(map(cell_len, values))
         width = min(max(LABEL - 1, *map(cell_len, names)), room)
-        return [
-            Text.assemble(self.label(set_cell_size(cut(name, width), width)), " ", value)
-            for name, value in zip(names, values, strict=True)
-        ]
+        cells = (set_cell_size(cut(name, width), width) for name in names)
+        return [Text.assemble(self.label(cell), " ", value) for cell, value in zip(cells, values, strict=True)]
 
 
 class Speed(ReplyCard):
@@ -247,11 +241,8 @@ class Panel(Container):
     def __init__(self, **options: Any) -> None:
         super().__init__(classes="-empty", **options)
         self._setup = SetUpCard("setup", id="setup")
-        self._cards: tuple[ReplyCard, ...] = (
-            Speed("speedup", id="speed"),
-            AcceptanceCard("acceptance", id="acceptance"),
-            self._setup,
-        )
+        speed, acceptance = Speed("speedup", id="speed"), AcceptanceCard("acceptance", id="acceptance")
+        self._cards: tuple[ReplyCard, ...] = (speed, acceptance, self._setup)
 
     def compose(self) -> ComposeResult:
         """The cards, most telling first."""

@@ -1,7 +1,5 @@
 """Around the composer: its frame with title and state, attachments, and completions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The two columns of the side-by-side mode, the figures of two lanes as text, and the summary of their last replies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -48,11 +46,8 @@ def status(reply: Reply | None, tally: LaneTally, waits: bool) -> list[str]:
     if reply.stage is Stage.WAITING:
         return ["waits for the other lane" if waits else "waiting"]
     s = tally.metrics
-    parts = [
-        f"◷ {seconds(tally.seconds)}",
-        f"{rate(tally.tokens_per_second)} tok/s",
-        counted(len(tally.tokens), "token"),
-    ]
+    clock = f"◷ {seconds(tally.seconds)}"
+    parts = [clock, f"{rate(tally.tokens_per_second)} tok/s", counted(len(tally.tokens), "token")]
     if s.tested:
         parts += [f"τ {rate(s.mean_emitted_length)}", accepted_share(s)]
     return parts
@@ -217,8 +212,7 @@ class LaneColumn(Vertical):
 
     def __init__(self, duet: Duet, side: int, **options: Any) -> None:
         super().__init__(**options)
-        self._duet = duet
-        self._side = side
+        self._duet, self._side = duet, side
         self._shown: list[str] | None = None
         self.transcript = Transcript(duet.conversations[side])
         self.transcript.forkable = False
@@ -231,16 +225,14 @@ class LaneColumn(Vertical):
         yield self.transcript
         yield self._line
 
-    def on_mount(self) -> None:
-        """Say which lane it is."""
-        self.show_set_up()
-
     def show_set_up(self) -> None:
         """The known part of the setup."""
         clock = f" · {BY_STREAM}" if self._duet.observes(self._side) else ""
         target = "" if self._duet.same_target else f"  {self._duet.targets[self._side]}"
         side, label = SIDES[self._side], self._duet.labels[self._side]
         self._title.update(Content.assemble((f"{side} ", "$quiet"), (label, "bold"), clock, target))
+
+    on_mount = show_set_up
 
     def update(self) -> None:
         """Draw what has changed in the lane since the last call."""
@@ -249,8 +241,7 @@ class LaneColumn(Vertical):
         if reply is not None:
             reply.take_figures()
         self.transcript.update()
-        waits = self._side == 1 and self._duet.order is Order.SEQUENTIAL
-        parts = status(reply, lane.tally, waits)
+        parts = status(reply, lane.tally, self._side == 1 and self._duet.order is Order.SEQUENTIAL)
         if parts != self._shown:
             self._shown = parts
             room = max(self.size.width - 4, 12)

@@ -1,7 +1,5 @@
 """The timeline of rounds, one lane per reply: fates of the drafted tokens, and times of the parts of a round."""
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,19 +20,9 @@ from textual.widget import Widget
 from specchat.app.chat.reply import Reply
 from specchat.app.sanitize import escape_controls
 from specchat.app.ui.keys import registered
+from specchat.app.ui.rendering import timeline
 from specchat.app.ui.rendering.figures import cut
 from specchat.app.ui.rendering.styles import TOKEN_CLASSES
-from specchat.app.ui.rendering.timeline import (
-    LEGENDS,
-    PARTS,
-    SCALES_MS,
-    TimelineLayout,
-    gap,
-    subtitle,
-    time_bar,
-    timeline_styles,
-    token_signs,
-)
 
 LINES = 2
 """Lines of a lane: the fates of the tokens, and the times."""
@@ -56,7 +44,7 @@ class Timeline(ScrollView, can_focus=True):
     Follows the newest round until the user picks one or scrolls away.
     """
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in PARTS}
+    COMPONENT_CLASSES: ClassVar[set[str]] = TOKEN_CLASSES | {f"timeline--{part}" for part in timeline.PARTS}
     BINDINGS: ClassVar[list[BindingType]] = registered(
         "timeline",
         Binding("left", "pick(-1)", "previous round", show=False),
@@ -79,7 +67,7 @@ class Timeline(ScrollView, can_focus=True):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self._lanes = TimelineLayout([])
+        self._lanes = timeline.TimelineLayout([])
         self._names: list[str] = []
         self._own: int | None = None
         self._zoom: int | None = None
@@ -109,7 +97,7 @@ class Timeline(ScrollView, can_focus=True):
         self._own = own
         if replies != self._lanes.replies or sum(counts) < sum(before):  # a server reports fewer
             self._picked, self._following, self._zoom = None, True, None
-        self._lanes = TimelineLayout(replies, self._zoom, own)
+        self._lanes = timeline.TimelineLayout(replies, self._zoom, own)
         self._resize()
         self.refresh(self.size.region)
 
@@ -136,7 +124,7 @@ class Timeline(ScrollView, can_focus=True):
         """One line of a lane: its name, then the visible columns."""
         row, lane, line = self._place(y)
         width = self.scrollable_content_region.width
-        styles = self._styles = self._styles or timeline_styles(self)
+        styles = self._styles = self._styles or timeline.timeline_styles(self)
         if lane >= len(self._lanes.replies) or row >= max(len(self._rows), 1):
             return Strip([Segment(" " * width, styles["base"])])
         left = column = self._left(row)
@@ -146,13 +134,13 @@ class Timeline(ScrollView, can_focus=True):
         for index in self._lanes.visible(lane, left, right):
             slot = self._lanes.slot(lane, index)
             record = self._lanes.rounds[lane][index]
-            own = list((token_signs if line == 0 else time_bar)(record, slot, styles))
+            own = list((timeline.token_signs if line == 0 else timeline.time_bar)(record, slot, styles))
             begin, end = slot.left, slot.right
             if self._picked == (lane, index):
                 own = [Segment("▐", styles["picked"]), *own, Segment("▌", styles["picked"])]
                 begin, end = begin - 1, end + 1
             if begin > column:
-                segments += gap(begin - column, styles, late=slot.late)
+                segments += timeline.gap(begin - column, styles, late=slot.late)
             segments += Strip(own).crop(max(column - begin, 0))
             column = max(end, column)
         return Strip(segments).adjust_cell_length(width, styles["base"])
@@ -161,10 +149,6 @@ class Timeline(ScrollView, can_focus=True):
         """Another theme."""
         super().notify_style_update()
         self._styles = {}
-
-    def on_resize(self) -> None:
-        """Keep the newest round visible."""
-        self._resize()
 
     def watch_scroll_x(self, old_value: float, new_value: float) -> None:
         """Follow the newest round if the user scrolls to the end; stop if away from it."""
@@ -219,8 +203,8 @@ class Timeline(ScrollView, can_focus=True):
     def action_zoom(self, step: int) -> None:
         """Longer or shorter bars."""
         if self._lanes.scale is not None:
-            self._zoom = min(max(self._lanes.scale + step, 0), len(SCALES_MS) - 1)
-            self._lanes = TimelineLayout(self._lanes.replies, self._zoom, self._own)
+            self._zoom = min(max(self._lanes.scale + step, 0), len(timeline.SCALES_MS) - 1)
+            self._lanes = timeline.TimelineLayout(self._lanes.replies, self._zoom, self._own)
             picked = self._picked
             self._resize()
             if picked is not None:
@@ -283,11 +267,13 @@ class Timeline(ScrollView, can_focus=True):
             self._scroll(x=self.max_scroll_x, y=self.max_scroll_y if self._rows else None)
         self._describe()
 
+    on_resize = _resize
+
     def _describe(self) -> None:
         """Show the legend of the signs in the upper border, and the selected round or the legend of the bars below."""
         room = self.outer_size.width - 6
-        legend = next((legend for legend in LEGENDS if legend.cell_length <= room), "rounds")
-        titles = legend, subtitle(self._lanes, self._picked)
+        legend = next((legend for legend in timeline.LEGENDS if legend.cell_length <= room), "rounds")
+        titles = legend, timeline.subtitle(self._lanes, self._picked)
         if titles != self._titles:
             self._titles = titles
             self.border_title, self.border_subtitle = titles

@@ -1,7 +1,5 @@
 """The conversation on screen, as a line-API widget: only visible lines are drawn, of a growing reply the last ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -49,8 +47,7 @@ def hidden_at_first(parts: list[TurnOrReply]) -> int:
     room, hidden = FIRST_CHARACTERS, len(parts)
     while hidden and room > 0:
         hidden -= 1
-        part = parts[hidden]
-        room -= 200 + len(part.text)
+        room -= 200 + len(parts[hidden].text)
     return hidden
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from specchat.app.server.chat_body import ChatBody
+from specchat.app.server.protocol import ChatBody
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Call, Fate, Request, Round

@@ -7,10 +7,9 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from specchat.app.server.chat_body import ChatBody
 from specchat.app.server.constraints import constraint_of
 from specchat.app.server.errors import ApiError
-from specchat.app.server.protocol import parse
+from specchat.app.server.protocol import ChatBody, parse
 from specchat.engine import JSON_OBJECT, Constraint, ConstraintKind, one_of
 from tests.app.server.served import Served, chat
 

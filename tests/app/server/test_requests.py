@@ -9,10 +9,9 @@ from tokenizers import AddedToken
 
 from specchat.app.server.answer import Answer
 from specchat.app.server.calls import Call
-from specchat.app.server.chat_body import ChatBody
 from specchat.app.server.choice import Choice
 from specchat.app.server.formats import ChatFormat, CompletionFormat
-from specchat.app.server.protocol import CompletionBody, parse
+from specchat.app.server.protocol import ChatBody, CompletionBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Admitted, Finished, FinishReason, Request, Round, Sampling

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken
 
-from specchat.app.server.chat_body import ChatBody
 from specchat.app.server.choice import Choice
 from specchat.app.server.errors import ApiError
 from specchat.app.server.formats import ChatFormat
-from specchat.app.server.protocol import parse
+from specchat.app.server.protocol import ChatBody, parse
 from specchat.app.server.requests import Defaults, requests_of
 from specchat.app.settings.settings import Settings
 from specchat.engine import Admitted, Call, Finished, FinishReason, PartKind

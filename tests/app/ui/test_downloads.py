@@ -8,7 +8,7 @@ from textual.events import Key
 
 from specchat.app.chat.request_manager import Session
 from specchat.app.sources.source import NoSource
-from specchat.app.ui.actions import downloads as download_actions
+from specchat.app.ui.actions import models as download_actions
 from specchat.app.ui.screens.dialogs import ChoiceScreen
 from specchat.engine import EngineConfig
 from specchat.engine.models import PRESETS, Machine

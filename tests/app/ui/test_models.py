@@ -9,7 +9,7 @@ from textual.widgets import Static
 from specchat.app.settings.settings import Settings
 from specchat.app.settings.settings_file import load_settings
 from specchat.app.sources.pull import PullState
-from specchat.app.ui.actions import downloads as download_actions
+from specchat.app.ui.actions import models as download_actions
 from specchat.app.ui.screens.models import ModelsScreen
 from specchat.app.ui.widgets.panel import SetUpCard
 from specchat.engine import Died, Round, to_json

@@ -3,7 +3,6 @@
 import pytest
 
 from specchat.app.ui.actions import views
-from specchat.app.ui.notices import say
 from specchat.app.ui.widgets.bars import NoticeLine, TooSmall
 from specchat.app.ui.widgets.prompt_frame import PromptFrame
 from tests.app.stage import Stage
@@ -22,7 +21,7 @@ def notice(stage: Stage) -> str:
 async def test_the_newest_notice_replaces_the_older_and_covers_nothing(stage: Stage) -> None:
     async with stage.started(NARROW, events=40) as pilot:
         for sentence, severity in (("one thing", "information"), ("another one", "error")):
-            say(stage.app, sentence, severity)  # type: ignore[arg-type]
+            stage.app.notify(sentence, severity=severity)  # type: ignore[arg-type]
             await stage.settle(pilot)
         assert notice(stage) == "✗ another one"
         line = stage.app.screen.query_one(NoticeLine)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from specchat.app.chat.branches import fork_at
 from specchat.app.chat.conversation import Conversation, Prompt
-from specchat.app.chat.fork import fork_at
 from specchat.app.chat.reply import CHOSEN, Reply
 from specchat.app.chat.stored_conversation import stored_conversation
 from specchat.app.storage.store import Store
