@@ -55,7 +55,10 @@ def bench(
     beams: Annotated[int | None, opt("--beams", "N", "Instead: passes that drafts save a search for N beams.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Measure in one run how much drafts speed up this machine, by default with the setup of a chat."""
+    """Measure in one run how much drafts speed up this machine.
+
+    By default with the models and the drafter of a chat; greedy, without the penalties that a model recommends.
+    """
     from specchat.engine.tools.bench import BenchOptions, run
 
     if beams is not None:

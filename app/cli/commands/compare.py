@@ -52,6 +52,7 @@ def compare(
 ) -> None:
     """Run a prompt in two setups that share the device fairly; report their times and whether the texts agree.
 
+    By default greedy, without the penalties that a model recommends and chats use.
     With --attach, one setup on this machine is compared with a server, which is timed by its own stream.
     """
     given = {"max_tokens": _MAX_TOKENS, **given}

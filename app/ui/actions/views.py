@@ -233,12 +233,11 @@ class ComparisonActions(ActionGroup):
         """Open the side-by-side mode, unless a reply is being written: that would slow both lanes."""
         if self._scope.make_duet is None or self._duet is not None:
             return
-        settings = self._scope.effective
         if self._scope.requests.replies or self._scope.conversation.running:
             raise UnavailableError("a reply is being written, and it would slow both lanes: wait for it, or stop it")
         self._scope.requests.make_way()
         try:
-            self._duet = self._scope.make_duet(settings)
+            self._duet = self._scope.make_duet(self._scope.settings)
         except (AppError, EngineError) as error:
             raise UnavailableError(str(error)) from None
         for conversation in self._duet.conversations:

@@ -50,7 +50,7 @@ def test_a_long_result_is_cut_and_a_flood_is_an_error(client: ToolClient) -> Non
 
 
 def test_a_server_that_ends_costs_one_call(client: ToolClient, capfd: pytest.CaptureFixture[str]) -> None:
-    assert client.call("crash", "{}") == "error: the MCP server here ended without an answer"
+    assert client.call("crash", "{}") == "error: the MCP server here ended without an answer: ␛[2Jthis is not JSON"
     assert client.call("weather", PARIS) == "18 °C in Paris"
     assert capfd.readouterr() == ("", "")
 
@@ -68,6 +68,10 @@ def test_a_server_that_hangs_costs_one_call() -> None:
         (ToolServer("gone", "/no/such/program"), "cannot be started: /no/such/program does not exist"),
         (ToolServer("mute", "sleep", ["600"], time_limit=0.5), "did not answer within 0.5 s"),
         (ToolServer("ends", "true"), "ended without an answer"),
+        (
+            ToolServer("told", "sh", ["-c", "printf 'Trace\\nImportError: no \\033[2Jx\\n\\n' >&2; exit 1"]),
+            "ended without an answer: ImportError: no ␛[2Jx",
+        ),
         (ToolServer("closed", url="http://127.0.0.1:9/mcp", time_limit=20), "failed: "),
     ],
 )

@@ -1,6 +1,7 @@
 """The side-by-side mode: keys, turns, what is stored, what the figures count, and looks, on recorded lanes."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from specchat.app.storage.store import Store
 from specchat.app.ui.screens.chat import ChatScreen
 from specchat.app.ui.screens.side_by_side import SideScreen
 from specchat.app.ui.widgets.composer import Composer
-from specchat.engine import Order
+from specchat.engine import Order, Sampling
 from tests.app.side_stage import FOLLOW_UP, QUESTION, SideStage, differing
 from tests.app.stage import lines_of, run
 from tests.app.views import NARROW, WIDE
@@ -30,12 +31,15 @@ def summary(stage: SideStage) -> str:
 
 
 async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: SideStage) -> None:
+    own = Sampling(repetition_penalty=1.1, dry_multiplier=0.8)
+    stage.readies = (replace(stage.readies[0], sampling=own), stage.readies[1])
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot)
         assert not stage.left.submitted
         await stage.ready(pilot)
         (left,), (right,) = stage.left.submitted, stage.right.submitted
         assert left.messages == right.messages
+        assert left.sampling == right.sampling == own
         assert (left.drafter, left.gamma) == ("none", 0)
         assert (right.drafter, right.gamma) == ("auto", None)
 
