@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import os
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswerError
-from contextlib import ExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TextIO, TypeVar
 
 from specchat.app.errors import AppError
 from specchat.app.sanitize import clean_prompt, escape_controls
+from specchat.app.sources.stderr_pipe import StderrPipe
 from specchat.engine import JoinedThread, Tool
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _CLOSING_S = 8.0
 """A server that does not end by itself is ended within this time."""
 _MOST_PAGES = 100
 """Pages of a list of tools."""
+_ENDED = "ended without an answer"
 _UNFIT = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -68,6 +69,7 @@ class Connection:
     def __init__(self, server: ToolServer) -> None:
         self._server = server
         self._opened: Future[Client] = Future()
+        self._stderr = StderrPipe()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._scope: CancelScope | None = None
         self._thread = JoinedThread(f"mcp-{server.name}", self._run, self.ask_to_end)
@@ -105,6 +107,8 @@ class Connection:
             why = _too_long(limit)
         except Exception as error:  # whatever a server, a transport or the library raises costs only the call
             why = _reason(error, limit)
+            if why == _ENDED and (last := self._stderr.last_line()):
+                why = f"{why}: {last}"
         raise ToolServerError(f"the MCP server {self._server.name} {why}")
 
     async def _tools(self, client: Client) -> list[ListedTool]:
@@ -132,9 +136,10 @@ class Connection:
         from mcp import Client
 
         self._loop = asyncio.get_running_loop()
-        with ExitStack() as stack, CancelScope() as self._scope:
-            transport = _transport(self._server, stack)
+        with closing(self._stderr.sink) as stderr, CancelScope() as self._scope:
+            transport = _transport(self._server, stderr)
             async with Client(transport, read_timeout_seconds=self._server.time_limit) as client:
+                stderr.close()  # only the server has it now
                 self._opened.set_result(client)
                 await sleep_forever()
 
@@ -145,14 +150,13 @@ class Connection:
                 self._loop.call_soon_threadsafe(self._scope.cancel)
 
 
-def _transport(server: ToolServer, stack: ExitStack) -> Any:
-    """The transport to a server, which prints nothing on this program's stderr."""
+def _transport(server: ToolServer, stderr: TextIO) -> Any:
+    """The transport to a server, which prints nothing on this program's stderr but on this one."""
     if server.url:
         return _http(server)
     from mcp import StdioServerParameters, stdio_client
 
-    silent = stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115
-    return stdio_client(StdioServerParameters(command=server.command, args=server.args, env=server.env), silent)
+    return stdio_client(StdioServerParameters(command=server.command, args=server.args, env=server.env), stderr)
 
 
 @asynccontextmanager
@@ -181,7 +185,7 @@ def _reason(error: BaseException, limit: float) -> str:
     if isinstance(error, MCPError) and error.code == REQUEST_TIMEOUT:
         return _too_long(limit)
     if isinstance(error, MCPError) and error.code == CONNECTION_CLOSED:
-        return "ended without an answer"
+        return _ENDED
     if isinstance(error, FileNotFoundError):
         return f"cannot be started: {error.filename} does not exist"
     words = " ".join(escape_controls(str(error)).split()) or type(error).__name__

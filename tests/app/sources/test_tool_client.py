@@ -50,7 +50,7 @@ def test_a_long_result_is_cut_and_a_flood_is_an_error(client: ToolClient) -> Non
 
 
 def test_a_server_that_ends_costs_one_call(client: ToolClient, capfd: pytest.CaptureFixture[str]) -> None:
-    assert client.call("crash", "{}") == "error: the MCP server here ended without an answer"
+    assert client.call("crash", "{}") == "error: the MCP server here ended without an answer: ␛[2Jthis is not JSON"
     assert client.call("weather", PARIS) == "18 °C in Paris"
     assert capfd.readouterr() == ("", "")
 
@@ -68,6 +68,10 @@ def test_a_server_that_hangs_costs_one_call() -> None:
         (ToolServer("gone", "/no/such/program"), "cannot be started: /no/such/program does not exist"),
         (ToolServer("mute", "sleep", ["600"], time_limit=0.5), "did not answer within 0.5 s"),
         (ToolServer("ends", "true"), "ended without an answer"),
+        (
+            ToolServer("told", "sh", ["-c", "printf 'Trace\\nImportError: no \\033[2Jx\\n\\n' >&2; exit 1"]),
+            "ended without an answer: ImportError: no ␛[2Jx",
+        ),
         (ToolServer("closed", url="http://127.0.0.1:9/mcp", time_limit=20), "failed: "),
     ],
 )
@@ -103,10 +107,12 @@ def test_servers_are_read_from_the_settings_file(tmp_path: Path) -> None:
         ("", r"the MCP server a is not in .*: add \[mcp.a\]"),
         ('[mcp.b]\ncommand = "x"', "choose one of b"),
         ("[mcp.a]", "must have a command or a url"),
-        ('[mcp.a]\ncommand = "x"\nurl = "y"', "only one of them"),
+        ('[mcp.a]\ncommand = "x"\nurl = "http://y"', "only one of them"),
         ('[mcp.a]\ncommand = "x"\nargs = "y"', "mcp.a.args is 'y': it must be a list of texts"),
         ('[mcp.a]\ncommand = "x"\nenv = {K = 1}', "a table of texts"),
         ('[mcp.a]\ncommand = "x"\ntime_limit = 0', "a number of seconds above 0"),
+        ('[mcp.a]\nurl = "nope"', "mcp.a.url is 'nope': it must be an address, such as http://"),
+        ('[mcp.a]\nurl = "http://h:x"', "mcp.a.url is 'http://h:x': it must be"),
         ('[mcp.a]\ncmd = "x"', "mcp.a.cmd is not known: choose one of command, args"),
         ("[mcp\n", "cannot be read"),
     ],
