@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings_file import SERVERS
@@ -13,7 +14,7 @@ _KINDS: Mapping[str, tuple[type[Any], str]] = {
     "command": (str, "a text"),
     "args": (list, "a list of texts"),
     "env": (dict, "a table of texts"),
-    "url": (str, "a text"),
+    "url": (str, "an address, such as http://localhost:8000/mcp"),
     "headers": (dict, "a table of texts"),
     "time_limit": (float, "a number of seconds above 0"),
 }
@@ -58,6 +59,16 @@ def _typed(label: str, key: str, value: object) -> Any:
     value = float(value) if kind is float and type(value) is int else value
     inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
     fits = isinstance(value, kind) and all(isinstance(each, str) for each in inner)
+    fits = fits and (key != "url" or _is_address(str(value)))
     if not fits or (isinstance(value, float) and not 0 < value < float("inf")):
         raise SettingsError(f"{label} is {value!r:.80}: it must be {words}")
     return value
+
+
+def _is_address(text: str) -> bool:
+    """Whether this is an address with a host, and with a port that can be one."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False

@@ -11,7 +11,7 @@ from specchat.app.chat.tool_servers import tool_server
 from specchat.app.cli.progress import warn
 from specchat.app.errors import UsageError
 from specchat.app.paths import settings_file
-from specchat.app.sources.tool_client import ToolClient, named
+from specchat.app.sources.tool_client import ToolClient, ToolServer, named
 from specchat.engine import Message, MessagePart, PartKind, Ready, Request, Tool
 
 _CHOICES = {decision.value[0]: decision for decision in Decision}
@@ -21,29 +21,32 @@ class OfferedTools:
     """The tools that the model is offered, and their calls.
 
     Args:
-        client: the servers.
+        client: the client for them, still without servers.
+        servers: the servers.
         allowed: names of tools that are called without a question.
-
-    Raises:
-        AppError: there is no tool of an allowed name.
     """
 
-    def __init__(self, client: ToolClient, allowed: Sequence[str]) -> None:
+    def __init__(self, client: ToolClient, servers: Sequence[ToolServer], allowed: Sequence[str]) -> None:
         self._client = client
-        self._decisions = Decisions(tool.name for tool in named(client.tools, allowed))
+        self._servers = servers
+        self._allowed = allowed
+        self._decisions = Decisions()
         self._asks = _can_ask()
 
     def tools(self, ready: Ready) -> tuple[Tool, ...]:
-        """All tools, or without a terminal the allowed ones.
+        """Connect the servers; return all tools, or without a terminal the allowed ones.
 
         Raises:
             UsageError: the model cannot call tools.
+            AppError: a server cannot be reached, or there is no tool of an allowed name.
         """
         if not ready.tools:
             raise UsageError(
                 f"{ready.target} cannot call tools, or its chat template has no place for them: choose a model that "
                 "was trained to call tools, or leave --mcp out"
             )
+        self._client.add(*self._servers)
+        self._decisions = Decisions(tool.name for tool in named(self._client.tools, self._allowed))
         return tuple(tool for tool in self._client.tools if self._asks or tool.name in self._decisions.by_tool)
 
     def results(self, request: Request, reply: Message) -> tuple[MessagePart, ...]:
@@ -89,11 +92,11 @@ def _can_ask() -> bool:
 
 @contextmanager
 def offered_tools(names: Collection[str], allowed: Sequence[str]) -> Iterator[OfferedTools | None]:
-    """The tools of the named servers of the settings file, connected while the block runs; None without names.
+    """The tools of the named servers of the settings file, to be used while the block runs; None without names.
 
     Raises:
         UsageError: there is no terminal to ask on, and no tool is allowed.
-        AppError: a server is not known, or cannot be reached.
+        SettingsError: a server is not known, or an entry of it is wrong.
     """
     if not names:
         if allowed:
@@ -102,5 +105,6 @@ def offered_tools(names: Collection[str], allowed: Sequence[str]) -> Iterator[Of
         return
     if not allowed and not _can_ask():
         raise UsageError("--mcp asks before each call and needs a terminal: name the tools with --allow-tools A,B")
-    with ToolClient([tool_server(settings_file(), name) for name in dict.fromkeys(names)]) as client:
-        yield OfferedTools(client, allowed)
+    servers = [tool_server(settings_file(), name) for name in dict.fromkeys(names)]
+    with ToolClient() as client:
+        yield OfferedTools(client, servers, allowed)

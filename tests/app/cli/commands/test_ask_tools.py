@@ -167,7 +167,8 @@ def test_a_stored_chat_has_calls_and_results(asked: Callable[..., Done]) -> None
     assert [len(each.parts) for each in prompts] == [1] * 4
 
 
-def test_a_model_without_tools_is_refused(ask: Callable[..., Done]) -> None:
+def test_a_model_without_tools_is_refused_before_a_server_starts(ask: Callable[..., Done]) -> None:
+    settings_file().write_text('[mcp.here]\ncommand = "/no/such/program"\n')
     sentence = ask("hi", "--mcp", "here", "--allow-tools", "weather", stdin=b"").sentence
     assert "cannot call tools" in sentence
     assert command("ask", "hi", "--allow-tools", "weather", stdin=b"").sentence.startswith("--allow-tools goes with")
