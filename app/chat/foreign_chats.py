@@ -201,11 +201,8 @@ def _claude_node(parent: str | None, message: Mapping[str, Any]) -> _Node:
     said = _joined(_pieces([block for block in blocks if _kind(block) not in ("thinking", "tool_use", "tool_result")]))
     thinking = _joined(block.get("thinking") for block in blocks if _kind(block) == "thinking")
     attached = [each for each in message.get("attachments") or [] if isinstance(each.get("extracted_content"), str)]
-    given = tuple(
-        Attachment(FILE, text_of(each.get("file_name") or "pasted.txt"), text_of(each["extracted_content"]), None)
-        for each in attached
-        if each["extracted_content"]
-    )
+    texts = ((each.get("file_name"), each["extracted_content"]) for each in attached)
+    given = tuple(Attachment(FILE, text_of(name or "pasted.txt"), text_of(text), None) for name, text in texts if text)
     names = [each.get("file_name") for each in (*(message.get("files") or ()), *(attached if not said else ()))]
     placeholders = [f"[file: {name}]" for name in names if isinstance(name, str) and name]
     text = _joined([said or message.get("text"), *placeholders]) or ("[file]" if given else "")

@@ -49,11 +49,9 @@ def completions(name: str) -> list[str]:
     head, tail = name[: name.rfind("/") + 1], name[name.rfind("/") + 1 :]
     try:
         with os.scandir(Path(head or ".").expanduser()) as entries:
-            found = [
-                head + entry.name + ("/" if entry.is_dir() else "")
-                for entry in entries
-                if entry.name.startswith(tail) and entry.name.startswith(".") is tail.startswith(".")
-            ]
+            names = ((entry.name, entry.is_dir()) for entry in entries if entry.name.startswith(tail))
+            dotted = tail.startswith(".")
+            found = [f"{head}{name}{'/' * folder}" for name, folder in names if name.startswith(".") is dotted]
     except (OSError, ValueError, RuntimeError):  # no such folder, no such user
         return []
     return sorted(found, key=lambda path: (path.endswith("/"), path))[:MOST]

@@ -155,12 +155,9 @@ class CompletionFormat(ChoicesFormat):
             offsets.append(at)
             at += len(entry.text)
         self._offsets[choice.index] = at
-        return {
-            "tokens": [entry.text for entry in entries],
-            "token_logprobs": [entry.logprob for entry in entries],
-            "top_logprobs": [None if entry.top is None else dict(reversed(entry.top)) for entry in entries],
-            "text_offset": offsets,
-        }
+        top = [None if entry.top is None else dict(reversed(entry.top)) for entry in entries]
+        tokens = {"tokens": [entry.text for entry in entries], "token_logprobs": [entry.logprob for entry in entries]}
+        return {**tokens, "top_logprobs": top, "text_offset": offsets}
 
 
 def usage(choices: Sequence[Choice], each: int) -> dict[str, Any]:

@@ -179,9 +179,7 @@ def sampling_text(sampling: Sampling) -> str:
     names = ("temperature",) if sampling.greedy else ("temperature", "top_k", "top_p", "min_p")
     said = [f"{BY_NAME[name].label} {BY_NAME[name].text(sampling)}" for name in names]
     on = {"dry": sampling.dry, "xtc": sampling.xtc}
-    said += [
-        f"{name.replace('_', ' ')} {getattr(sampling, name):g}"
-        for name in SAMPLING_NUMBERS[4:]
-        if getattr(sampling, name) != getattr(Sampling(), name) and on.get(name[:3], True)
-    ]
+    changed = (name for name in SAMPLING_NUMBERS[4:] if getattr(sampling, name) != getattr(Sampling(), name))
+    used = (name for name in changed if on.get(name[:3], True))
+    said += [f"{name.replace('_', ' ')} {getattr(sampling, name):g}" for name in used]
     return " · ".join([*(["greedy"] if sampling.greedy else said[:1]), *(text for text in said[1:] if OFF not in text)])

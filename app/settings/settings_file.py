@@ -9,7 +9,7 @@ from typing import Any
 
 from specchat.app.errors import SettingsError
 from specchat.app.settings.settings import AUTO, DEMONSTRATION, HIDE, OF_MODEL, PREFIX, SHOW, TABLE, Settings
-from specchat.app.storage.files import move_aside, read_toml, update_toml
+from specchat.app.storage.files import read_toml, update_toml
 from specchat.engine import make_private
 
 KEYS, PROFILES = "keys", "models"
@@ -30,8 +30,8 @@ def load_settings(
     """The effective settings, and a message about the file if there is a problem with it.
 
     `options` come from the command line; None means not given. Settings of the target count if `profiled`: not for a
-    server, whose model has another name. Wrong values are left out. A file that is not TOML is moved aside, never
-    overwritten, and the defaults are used instead.
+    server, whose model has another name. Wrong values are left out. Instead of a file that is not TOML, the defaults
+    are used.
 
     Raises:
         SettingsError: an option or a variable has a value that is out of range.
@@ -91,11 +91,7 @@ def stored_settings(path: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any
     except OSError as error:
         return {}, {}, f"{path} cannot be read ({error.strerror}): default settings are used"
     except ValueError as error:
-        try:
-            aside = move_aside(path)
-        except OSError:
-            return {}, {}, f"{path} is not used: {error}"
-        return {}, {}, f"{path} is not used: {error}; it was kept as {aside.name}"
+        return {}, {}, f"{path} is not used until this error in it is fixed: {error}"
     faults: list[str] = []
     known = _valid({}, {name: value for name, value in values.items() if name in TABLE}, faults)
     profiles = {

@@ -24,12 +24,9 @@ class Unmarked:
         """The next round."""
         emitted = [(self._parser.feed(text), self._parser.thinking) for text in record.said]
         pieces, thinking = [text for text, _ in emitted], tuple(flag for _, flag in emitted)
-        return replace(
-            record,
-            pieces=(*pieces[: record.accepted], *record.pieces[record.accepted :]),
-            last_piece=record.last_piece if record.last is None else pieces[-1],
-            thinking=thinking if any(thinking) else (),
-        )
+        said = (*pieces[: record.accepted], *record.pieces[record.accepted :])
+        last = record.last_piece if record.last is None else pieces[-1]
+        return replace(record, pieces=said, last_piece=last, thinking=thinking if any(thinking) else ())
 
     def finished(self, record: Finished) -> Finished:
         """The end of the reply."""
@@ -147,10 +144,7 @@ def rounds_of_steps(rounds: Sequence[Round], steps: Sequence[Step]) -> list[Roun
         part, rest = rest[: step.accepted + 1], rest[step.accepted + 1 :]
         pieces, seconds = [record.text for record in part], sum(record.rest_s for record in part)
         first, at = part[0], part[-1].at
-        made.append(
-            replace(
-                observed_round(first.request_id, len(made), first.position, step, pieces, at, seconds),
-                thinking=tuple(any(record.thinking) for record in part) if any(r.thinking for r in part) else (),
-            )
-        )
+        whole = observed_round(first.request_id, len(made), first.position, step, pieces, at, seconds)
+        thinking = tuple(any(record.thinking) for record in part) if any(r.thinking for r in part) else ()
+        made.append(replace(whole, thinking=thinking))
     return made

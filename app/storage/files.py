@@ -40,6 +40,7 @@ def update_toml(path: Path, values: Mapping[str, Any]) -> None:
 
     make_folder(path.parent)
     with FileLock(path.parent / ".lock", mode=FILE_MODE):
+        read_toml(path)  # tomlkit's errors are less clear
         document = tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
 
         def update(table: Any, changes: Mapping[str, Any]) -> None:

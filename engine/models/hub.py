@@ -249,6 +249,6 @@ def _hub_sentence(hub_id: str, error: Exception, arrived: int) -> str:
         f"fetching {hub_id} was interrupted after {size_text(arrived)} ({kind}): try again, it continues there"
         if arrived
         else f"{hub_id} is not on this machine and the hub cannot be reached ({kind}): check the network, or choose a "
-        "model that 'specchat models list' shows as local"
+        "model of which 'specchat models list' shows the size under HERE"
     )
     return next((text for known, text in sentences.items() if isinstance(error, known)), unreachable)

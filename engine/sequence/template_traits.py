@@ -80,6 +80,13 @@ def traits_of(tokenizer: Any) -> Traits:
     return _traits(*_key(tokenizer))
 
 
+def ignores_messages(tokenizer: Any) -> bool:
+    """Whether the chat template gives a prompt without the text of the message."""
+    probe = _Probe(*_key(tokenizer))
+    prompts = [probe(*_QUESTION), probe(as_parts(_QUESTION[0]))]
+    return any(text is not None for text in prompts) and not any(_NEEDLE in (text or "") for text in prompts)
+
+
 def thinking_values(tokenizer: Any) -> Mapping[str, Mapping[str, object]]:
     """Values of a model's thinking switch, such as on, off, low, high; of each the template variables that set it."""
     return _thinking(*_key(tokenizer)) if tokenizer.chat_template else {}

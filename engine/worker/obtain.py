@@ -32,6 +32,7 @@ from specchat.engine.models.tokenizer import check_vocabularies
 from specchat.engine.progress import Progress
 from specchat.engine.registry import PARTS, PartKind
 from specchat.engine.sequence.template import read_template
+from specchat.engine.sequence.template_traits import ignores_messages
 
 
 class UnfitDraftError(EngineError):
@@ -142,6 +143,8 @@ def obtain_model(
     if template is not None:
         changed = copy(model.tokenizer)  # other engines may share the model
         changed.chat_template = template
+        ignored = f"the chat template {config.chat_template} leaves out the text of messages: name a Jinja template"
+        check(not ignores_messages(changed), ignored)
         model = replace(model, tokenizer=changed)
     return replace(obtained, model=model)
 

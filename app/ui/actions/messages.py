@@ -315,11 +315,9 @@ class CandidateActions(ActionGroup):
     async def _ask(self, count: int, prompt: str, settings: Settings) -> None:
         line = f"/candidates {count} {prompt}"
         if settings.sampling().greedy:
-            chosen = await self._scope.choose(
-                "several replies",
-                [(f"set temperature {WARM:g} and ask", "from now on"), ("ask for one reply", "greedy, as it is")],
-                f"All {count} replies {why_greedy(settings)}",
-            )
+            options = [(f"set temperature {WARM:g} and ask", "from now on"), ("ask for one reply", "greedy, as it is")]
+            sentence = f"All {count} replies {why_greedy(settings)}"
+            chosen = await self._scope.choose("several replies", options, sentence)
             if chosen is None:
                 self._scope.screen.widgets.composer.take_back([line])
                 return

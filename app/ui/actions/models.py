@@ -124,11 +124,8 @@ class Downloads(ActionGroup):
         disk = max(size, sum(preset.disk_bytes(gpu=machine.gpu) for preset in presets))
         if short := machine.shortage(memory, disk):
             raise engine.EngineError(f"{names} {short}: choose a smaller model, or make room")
-        about = [
-            *dict.fromkeys(preset.licence for preset in presets),
-            *([f"needs {engine.size_text(memory)} of memory"] if memory else []),
-            f"{engine.size_text(machine.disk)} of disk free",
-        ]
+        needs, free = [f"needs {engine.size_text(memory)} of memory"] * bool(memory), engine.size_text(machine.disk)
+        about = [*dict.fromkeys(preset.licence for preset in presets), *needs, f"{free} of disk free"]
         options = [("download", engine.size_text(size)), ("cancel", "")]
         while unasked and self._scope.screen.typed:
             await asyncio.sleep(TYPED_S)

@@ -224,13 +224,9 @@ class ModelsScreen(Dialog[None]):
         stored, memory = ("–" if size is None else size_text(size) for size in (model.disk_bytes, model.memory_bytes))
         disk = f"↓ {size_text(model.download_bytes)}" if model.download_bytes else stored
         speed = model.speed(self._machine)
-        word, style = self._word(model)
-        return Content.assemble(
-            (f"{sign} ", "bold $primary"),
-            name.pad_right(max(width - name.cell_length, 0)),
-            (f" {disk:>{NUMBERS}} {memory:>{NUMBERS}} {f'{speed:.0f}' if speed else '–':>{SPEED}}  ", "$quiet"),
-            (word, style),
-        )
+        sizes = f" {disk:>{NUMBERS}} {memory:>{NUMBERS}} {f'{speed:.0f}' if speed else '–':>{SPEED}}  "
+        name = name.pad_right(max(width - name.cell_length, 0))
+        return Content.assemble((f"{sign} ", "bold $primary"), name, (sizes, "$quiet"), self._word(model))
 
     def _word(self, model: KnownModel) -> tuple[str, str]:
         """The most important fact about a model, and its style."""
@@ -272,11 +268,8 @@ class ModelsScreen(Dialog[None]):
         short, speed, needed = model.shortage(self._machine), model.speed(self._machine), model.memory_bytes
         memory = f"needs {size_text(needed)} of memory, {size_text(self._machine.memory)} free" if needed else ""
         download = f"download {size_text(model.download_bytes)}, {size_text(self._machine.disk)} of disk free"
-        yield (
-            str(short) if short else memory,
-            download if model.download_bytes else "",
-            f"about {speed:.0f} tokens per second expected" if speed else "",
-        )
+        expected = f"about {speed:.0f} tokens per second expected" if speed else ""
+        yield str(short) if short else memory, download if model.download_bytes else "", expected
         pull, misfit = self._models.downloads.pulls.get(model.spec), self._misfit.get(model.spec)
         fits = "has the vocabulary of the target: it can draft" if misfit == "" else misfit or ""
         yield fits, pull.text if pull is not None else ""

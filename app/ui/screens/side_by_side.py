@@ -190,10 +190,10 @@ class SideScreen(SubScreen[Conversation | None]):
                 self._fail(NO_CHAT.format(record.target))
             case Ready():
                 self._masthead.show_machine(record)
-                self._show_targets()
                 self.pump.suit(record.device)
                 self._state = ""
                 self.duet.ready()
+                self._show_targets()
                 for column in self.columns:
                     column.show_set_up()
             case Notice(text=text) if text not in self._told:
@@ -236,7 +236,7 @@ class SideScreen(SubScreen[Conversation | None]):
         names = dict.fromkeys(lane.ready.target for lane in self.duet.readies() if lane.ready.target)
         exact = [lane.exact for lane in self.duet.readies()]
         note = "" if None in exact else "exact" if all(exact) else "not exact here"
-        self._masthead.show_targets(" | ".join(names), note)
+        self._masthead.show_targets(" | ".join(names), self.duet.lanes[0].settings.sampling(), note)
 
     def _show_summary(self) -> None:
         done = self.duet.done

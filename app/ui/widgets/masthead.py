@@ -44,14 +44,17 @@ class Masthead(Horizontal):
         drafts = drafter not in ("", "none") and gamma != 0
         length = ("" if drafter == OBSERVED else f"  {gamma_limit(gamma_text(gamma))}", "$quiet")
         draft = Content.assemble(escape_controls(drafter), length) if drafts else Content("no drafts")
-        drawn = Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("$quiet")
         warning = Content("") if sampling.lossless else Content.assemble("  ", (" lossy ", "reverse"))
-        self._models = _bold(escape_controls(target)), Content.assemble((" ◂ ", "$quiet"), draft, drawn, warning)
+        self._models = (
+            _bold(escape_controls(target)),
+            Content.assemble((" ◂ ", "$quiet"), draft, _drawn(sampling), warning),
+        )
         self._show()
 
-    def show_targets(self, targets: str, note: str) -> None:
-        """The targets alone, and a word about them."""
-        self._models = _bold(targets), Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
+    def show_targets(self, targets: str, sampling: Sampling, note: str) -> None:
+        """Show the targets, the temperature if replies are sampled, and a note."""
+        said = Content.assemble("  ", (f" {note} ", "reverse")) if note else Content("")
+        self._models = _bold(targets), Content.assemble(_drawn(sampling), said)
         self._show()
 
     def show_machine(self, ready: Ready | None) -> None:
@@ -79,6 +82,10 @@ class Masthead(Horizontal):
         shown.update(Content(escape_controls(" · ".join(said))))
 
     on_resize = _show
+
+
+def _drawn(sampling: Sampling) -> Content:
+    return Content("" if sampling.greedy else f"  T {sampling.temperature:g}").stylize("$quiet")
 
 
 def _bold(text: str) -> Content:

@@ -22,7 +22,15 @@ from specchat.engine.stats.speedup import speedup_of_rounds
 from specchat.engine.tools.data_sets import read_entries
 from specchat.engine.tools.evaluate.reading import finish, read
 from specchat.engine.tools.evaluate.rounds import Course, Drafting, Place, Way
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Interval, Text, by_category, interval, select
+from specchat.engine.tools.evaluate.texts import (
+    EvaluateOptions,
+    Interval,
+    Text,
+    by_category,
+    interval,
+    select,
+    with_interval,
+)
 from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import Assembly, assemble, memory_errors
@@ -36,8 +44,8 @@ _EXAMPLES = 5
 _BY_DRAFT = "accepted / tested"
 _COLUMNS: Columns = {
     "": lambda each: str(Way(each.drafter, each.gamma)),
-    "τ (95 %)": lambda each: f"{each.tau:.2f} ({each.tau_interval})",
-    "α (95 %)": lambda each: f"{each.alpha:.2f} ({each.alpha_interval})",
+    "τ (95 %)": lambda each: with_interval(each.texts, (each.tau, *each.tau_interval)),
+    "α (95 %)": lambda each: with_interval(each.texts, (each.alpha, *each.alpha_interval)),
     "c": lambda each: f"{each.c:.3f}",
     "predicted": lambda each: f"{each.predicted_speedup:.2f}×",
     "by position, %": lambda each: " ".join(f"{100 * rate:.0f}" for rate in each.by_position),

@@ -19,7 +19,7 @@ from specchat.engine.models.tokenizer import check_token_ids
 from specchat.engine.progress import ignore_progress
 from specchat.engine.tools.data_sets import read_entries
 from specchat.engine.tools.evaluate.reading import passes
-from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, select
+from specchat.engine.tools.evaluate.texts import EvaluateOptions, Text, by_category, interval, select, with_interval
 from specchat.engine.tools.report import Columns, Table, csv_report, json_report, one_line, paragraphs
 from specchat.engine.tools.runner import Say
 from specchat.engine.worker.assembly import assemble, memory_errors
@@ -120,14 +120,13 @@ def figures_of(category: str, found: Sequence[Divergence]) -> dict[str, Any]:
 
 def _interval(figures: dict[str, Any], name: str, form: str, factor: float = 1.0) -> str:
     """A figure with its 95 % interval."""
-    value, low, high = (form.format(factor * each) for each in (figures[name], *figures[f"{name}_interval"]))
-    return f"{value} ({low}–{high})"
+    values = (factor * each for each in (figures[name], *figures[f"{name}_interval"]))
+    return with_interval(figures["texts"], values, form)
 
 
 def _firsts(figures: dict[str, Any]) -> str:
     """Median of the tokens before the first difference, with its interval."""
-    values = [figures[name] for name in ("first", "first_low", "first_high")]
-    return "{} ({}–{})".format(*("∞" if each is None else f"{each:.0f}" for each in values))
+    return with_interval(figures["texts"], (figures[name] for name in ("first", "first_low", "first_high")), "{:.0f}")
 
 
 _COLUMNS: Columns = {

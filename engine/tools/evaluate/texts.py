@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -206,15 +206,18 @@ class Interval(NamedTuple):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.low:.2f}–{self.high:.2f}"
-
 
 def interval(texts: Sequence[_Of], figure: Callable[[Sequence[_Of]], float]) -> Interval:
     """The interval of a figure of texts; the same texts give the same one."""
     dice = random.Random(0)
     values = sorted(figure(dice.choices(texts, k=len(texts))) for _ in range(_RESAMPLES))
     return Interval(values[int(_OUTSIDE * _RESAMPLES)], values[int((1 - _OUTSIDE) * _RESAMPLES) - 1])
+
+
+def with_interval(texts: int, figure: Iterable[float | None], form: str = "{:.2f}") -> str:
+    """A figure with its interval, low and high, of so many texts; one text has none. None is infinite."""
+    value, low, high = ("∞" if each is None else form.format(each) for each in figure)
+    return f"{value} ({low}–{high})" if texts > 1 else f"{value} (–)"
 
 
 def by_category(items: Sequence[_Of], category: Callable[[_Of], str]) -> Iterator[tuple[str, Sequence[_Of]]]:

@@ -54,17 +54,18 @@ def test_options_win_over_variables_over_the_file_over_defaults(written: Path, m
 
 
 @pytest.mark.parametrize("content", [b"gamma = \n", b"\x00\x01\xff", b"SQLite format 3\x00", b"x = " + b"[" * 5000])
-def test_a_file_that_cannot_be_used_is_kept_under_another_name(path: Path, content: bytes) -> None:
+def test_a_file_that_cannot_be_used_is_reported_each_time_and_stays(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    settings, notice = load_settings(path, {"top_k": 3})
-    assert settings == Settings(top_k=3)
-    assert notice
-    assert str(path) in notice
-    assert "kept as settings.toml.broken-1" in notice
-    assert "\n" not in notice
-    assert (path.parent / "settings.toml.broken-1").read_bytes() == content
-    assert not path.exists()
+    for _ in range(2):
+        settings, notice = load_settings(path, {"top_k": 3})
+        assert settings == Settings(top_k=3)
+        assert notice
+        assert f"{path} is not used until this error in it is fixed: " in notice
+        assert "\n" not in notice
+    with pytest.raises(SettingsError, match="was not changed: fix this error in the file first"):
+        save_settings(path, settings, ["top_k"])
+    assert path.read_bytes() == content
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Static
 
 from specchat.app.storage.store import Store
 from specchat.app.ui.screens.chat import ChatScreen
@@ -31,7 +32,7 @@ def summary(stage: SideStage) -> str:
 
 
 async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: SideStage) -> None:
-    own = Sampling(repetition_penalty=1.1, dry_multiplier=0.8)
+    own = Sampling(0.7, repetition_penalty=1.1, dry_multiplier=0.8)
     stage.readies = (replace(stage.readies[0], sampling=own), stage.readies[1])
     async with stage.app.run_test(size=WIDE) as pilot:
         await stage.send(pilot)
@@ -39,7 +40,8 @@ async def test_one_prompt_goes_into_both_lanes_when_the_models_are_there(stage: 
         await stage.ready(pilot)
         (left,), (right,) = stage.left.submitted, stage.right.submitted
         assert left.messages == right.messages
-        assert left.sampling == right.sampling == own
+        assert left.sampling == right.sampling == replace(own, seed=left.sampling.seed)
+        assert "T 0.7" in str(stage.screen.query_one("#models", Static).content)
         assert (left.drafter, left.gamma) == ("none", 0)
         assert (right.drafter, right.gamma) == ("auto", None)
 

@@ -6,7 +6,7 @@ import pytest
 
 from specchat.engine.request import Message, Request
 from specchat.engine.sequence.prompt import encode
-from specchat.engine.sequence.template_traits import thinking_values, thinking_variables, traits_of
+from specchat.engine.sequence.template_traits import ignores_messages, thinking_values, thinking_variables, traits_of
 from tests.engine.sequence.templates import with_template
 from tests.engine.tiny import TEMPLATE, tiny_tokenizer
 
@@ -83,6 +83,9 @@ def test_kind_of_content_and_system_prompts() -> None:
     assert traits_of(with_template(TEMPLATE))[:2] == (False, True)
     either = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{{ m.content[0].text }}"
     assert traits_of(with_template(either + "{% endif %}{% endfor %}"))[:2] == (False, True)
+    for reads in (TEMPLATE, loop + "{% endif %}{% endfor %}{% endfor %}", "{{ raise_exception('no system prompt') }}"):
+        assert not ignores_messages(with_template(reads))
+    assert ignores_messages(with_template('{"model_type": "llama"}'))
     assert not traits_of(
         with_template("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}")
     ).system

@@ -216,6 +216,8 @@ def test_another_chat_template(ask: Callable[..., Done], tmp_path: Path) -> None
         )
     assert lengths[1] == 3 * lengths[0]
     file.write_text("{% for")
-    for wrong in (file, tmp_path / "none.jinja"):
+    facts = tmp_path / "config.json"
+    facts.write_text('{"model_type": "llama"}')
+    for wrong in (file, tmp_path / "none.jinja", facts):
         done = ask("fox", "--chat-template", wrong)
         assert (done.code, str(wrong) in done.err, done.err.count("\n")) == (2, True, 1)

@@ -204,6 +204,11 @@ def test_texts_are_cut_and_counted_as_asked(short: Generated) -> None:
     assert list(found.courses) == [Way("suffix", 2), Way("suffix", 5)]
 
 
+def test_one_text_has_no_interval(short: Generated) -> None:
+    table = [short.evaluate(limit=count, max_tokens=10, drafters=("suffix",), draft=None).text() for count in (1, 2)]
+    assert [text.count(" (–)") for text in table] == [2, 4]  # of two, each category has one
+
+
 def test_bad_input_is_one_sentence(short: Generated, tmp_path: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{}\n")
