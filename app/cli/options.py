@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -17,7 +17,7 @@ from specchat.app.errors import UsageError, explained
 from specchat.app.paths import settings_file
 from specchat.app.sanitize import without_password
 from specchat.app.settings.settings import AUTO, TABLE
-from specchat.app.settings.settings_file import KINDS
+from specchat.app.settings.settings_file import KINDS, PHRASES
 from specchat.engine import MODEL, TOPICS, Applies, Setting
 
 DOCUMENTATION = (
@@ -55,8 +55,26 @@ def table(panel: str | None = None, /, **rows: tuple[Any, str | None, str]) -> d
         if kind in (_gamma, _bias, _text):
             more["parser"] = kind
             kind = list[Any] if kind is _bias else Any
+        elif kind in (int, float, list[int], list[float]):
+            of_one = next(iter(get_args(kind)), kind)
+            more["parser"] = _number(of_one, name)
+            kind = Any if kind is of_one else list[Any]
         options[name] = Annotated[kind | None, opt(names, metavar, text, panel, show_default=False, **more)]
     return options
+
+
+def _number(kind: type[Any], name: str) -> Callable[[str], Any]:
+    """A parser of the values of an option."""
+    rule = TABLE[name].rule if name in TABLE else None
+    takes = f"{PHRASES[kind.__name__]} {rule.words}" if rule else PHRASES[kind.__name__]
+
+    def parse(text: str) -> Any:
+        try:
+            return kind(text)
+        except ValueError:
+            raise UsageError(f"{flag(name).lstrip('-')} is {text!r}: it must be {takes}") from None
+
+    return parse
 
 
 def _gamma(text: str) -> int | str:

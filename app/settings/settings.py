@@ -125,7 +125,9 @@ class Settings(_Fields):  # type: ignore[misc]
             for name in _CHECKED:
                 TABLE[name].check(name.replace("_", "-"), getattr(self, name))
             if self.drafter == "model" and not self.draft:
-                raise SettingsError("drafter model needs a draft model: name one with --draft")
+                raise SettingsError(
+                    "drafter model needs a draft model: name one with --draft, or with /draft in a chat"
+                )
             if self.drafter == "merged" and "," not in self.draft:
                 raise SettingsError("drafter merged needs several draft models: name each with its own --draft")
             self.request("settings", (Message("user", "?"),))

@@ -69,7 +69,7 @@ WRONG = {
     "/temp 9.5": "temperature is 9.5: it must be from 0 (greedy) to 5",
     "/temp nan": "temperature is nan: it must be from 0 (greedy) to 5",
     "/top-p 2": "top-p is 2: it must be above 0 and at most 1",
-    "/drafter model": "drafter model needs a draft model: name one with --draft",
+    "/drafter model": "drafter model needs a draft model: name one with --draft, or with /draft in a chat",
     "/drafter magic": f"drafter 'magic' is not known: choose one of {', '.join(DRAFTERS)}",
     "/preset fast": "preset 'fast' is not known: none is saved yet, /save NAME makes one",
     "/save ../up": "'../up' cannot name a preset: use letters, digits, and - . + _ between them",
