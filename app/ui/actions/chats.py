@@ -148,6 +148,7 @@ class ChatActions(ActionGroup):
             chat = self.deleted.pop()
             self._scope.archive.change(chat, deleted=False)
             self._scope.say(f"restored “{chat.title}”")
+            self._scope.screen.widgets.chats.restored = chat.id
             self.show_list()
 
     # Unsent text

@@ -15,7 +15,6 @@ from specchat.app.errors import AppError, UsageError
 from specchat.app.paths import TOUR
 from specchat.app.settings.settings import CHAT, DEMONSTRATION, WATCH
 from specchat.app.side_by_side.duet import Duet
-from specchat.app.ui import slash
 from specchat.app.ui.actions.chats import ChatActions
 from specchat.app.ui.actions.scope import STILL_STARTING, ActionGroup, UnavailableError, in_background
 from specchat.app.ui.actions.settings import SettingsActions
@@ -268,5 +267,5 @@ class ComparisonActions(ActionGroup):
                 reply.side_by_side = False  # in the chat, the line below it has the speedup too
             self._scope.screen.show(conversation)
         if text:
-            self._scope.screen.writing.take_back([Prompt(slash.unescaped(text), attachments)])
+            self._scope.screen.writing.put_before(text, attachments)
         self._chats.show_list()

@@ -62,21 +62,21 @@ class Writing:
         return bool(sentence)
 
     def take_back(self, waiting: list[Prompt]) -> Unsent:
-        """Put waiting prompts in front of the unsent text; return what is unsent then.
-
-        While a prompt is being edited, that text is shown after the edit.
-        """
+        """Put waiting prompts in front of the unsent text; return what is unsent then."""
         if waiting:
-            attachments = [one for prompt in waiting for one in prompt.attachments]
-            prompts = slash.escaped("\n\n".join(prompt.text for prompt in waiting))
-            if self.editing is None:
-                self._composer.tray.hold([*self._composer.unsent[1], *attachments])
-                self._composer.take_back([prompts])
-            else:
-                edited, before, kept = self.editing
-                text = f"{prompts}\n\n{before}" if before else prompts
-                self.editing = edited, text, tuple(dict.fromkeys((*attachments, *kept)))
+            attachments = tuple(one for prompt in waiting for one in prompt.attachments)
+            self.put_before(slash.escaped("\n\n".join(prompt.text for prompt in waiting)), attachments)
         return self.unsent.of(self._screen.conversation)
+
+    def put_before(self, typed: str, attachments: tuple[Attachment, ...]) -> None:
+        """Put a typed text in front of the unsent text. While a prompt is being edited, it is shown after the edit."""
+        if self.editing is None:
+            self._composer.tray.hold([*self._composer.unsent[1], *attachments])
+            self._composer.take_back([typed])
+        else:
+            edited, before, kept = self.editing
+            text = f"{typed}\n\n{before}" if before else typed
+            self.editing = edited, text, tuple(dict.fromkeys((*attachments, *kept)))
 
     def restore(self, texts: Mapping[int, str], attachments: Mapping[int, tuple[Attachment, ...]]) -> None:
         """Restore the unsent text of an earlier run."""

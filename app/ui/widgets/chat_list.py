@@ -66,6 +66,8 @@ class ChatList(KeyList):
     def __init__(self, **options: Any) -> None:
         super().__init__(compact=True, **options)
         self.chats: list[Chat] = []
+        self.restored: int | None = None
+        """The id of a chat that was restored: it is highlighted once it is in the list."""
         self._open: int | None = None
         self._marks = Marks()
         self._now = 0.0
@@ -75,12 +77,22 @@ class ChatList(KeyList):
         """Those lines, as they were drawn last."""
 
     def show(self, chats: list[Chat], opened: Chat | None, marks: Marks, now: float) -> None:
-        """Show these chats; the highlight stays on its chat. Nothing is drawn where nothing has changed."""
-        before = self.chats[self.highlighted].id if self.highlighted is not None and self.chats else None
+        """Show these chats. Nothing is drawn where nothing has changed.
+
+        With the focus, the highlight stays on its chat, or in its line if the chat is gone; otherwise it is on the open
+        chat.
+        """
+        line = self.highlighted or 0
+        wanted = self.chats[line].id if self.chats else None
         self.set_class(not chats, "-empty")
         self.chats, self._open, self._marks, self._now = chats, opened.id if opened else None, marks, now
-        wanted = before if self.has_focus else self._open
-        place = next((i for i, chat in enumerate(chats) if chat.id == wanted), None)
+        places: dict[int | None, int] = {chat.id: place for place, chat in enumerate(chats)}
+        if not self.has_focus:
+            place, self.restored = places.get(self._open), None
+        elif self.restored in places:
+            place, self.restored = places[self.restored], None
+        else:
+            place = places.get(wanted, min(line, len(chats) - 1)) if chats else None
         self._listed = max(self._listed, 0 if place is None else place + MARGIN)
         self._fill()
         self.highlighted = place

@@ -119,8 +119,10 @@ async def test_rename_delete_and_undo(stage: Stage) -> None:
         assert stage.store.chats()[0].title == "Sorting"
         await stage.press(pilot, "home", "d")
         assert [chat.title for chat in stage.store.chats()] == ["Regex for dates"]
-        await stage.press(pilot, "u")
+        assert widget(stage, ChatList).highlighted == 0
+        await stage.press(pilot, "u", "p")
         assert [chat.title for chat in widget(stage, ChatList).chats] == ["Sorting", "Regex for dates"]
+        assert [chat.pinned for chat in stage.store.chats()] == [True, False]
 
 
 async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(stage: Stage) -> None:
@@ -131,6 +133,7 @@ async def test_deleting_the_open_chat_leaves_it_and_can_be_undone_in_the_list(st
         assert len(stage.store.chats()) == 2
         await stage.press(pilot, "u")
         assert len(stage.store.chats()) == 3
+        assert isinstance(await stage.press(pilot, "r"), RenameScreen)
         assert stage.composer.text == ""
 
 

@@ -97,8 +97,10 @@ async def test_what_is_typed_moves_to_the_chat(stage: SideStage) -> None:
         first = stage.duet
         assert isinstance(await stage.press(pilot, *"And then?", "escape"), ChatScreen)
         assert stage.composer.text == "And then?"
-        assert isinstance(await stage.press(pilot, "ctrl+y"), SideScreen)
+        assert isinstance(await stage.press(pilot, "ctrl+u", "ctrl+y"), SideScreen)
         assert stage.duet is not first
+        await stage.press(pilot, *"/temp 0.7", "enter", "escape")
+        assert stage.composer.text == "/temp 0.7"  # still a command
 
 
 async def test_a_difference_is_asked_about_once_and_the_next_turn_waits_for_the_answer(tmp_path: Path) -> None:
