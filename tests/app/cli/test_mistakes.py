@@ -71,7 +71,7 @@ MISTAKES = {
     "bench --prompt-tokens 1": "prompt-tokens is 1",
     "bench --max-tokens 1": "max-tokens is 1",
     "bench --peer vllm": "peer 'vllm' is not known",
-    "bench --peer llama.cpp --llama-cpp /nowhere": "there is no folder /nowhere: --llama-cpp takes the one",
+    "bench --peer llama.cpp --llama-cpp /nowhere": "there is no folder /nowhere: --llama-cpp takes the folder",
     "bench --peer loop --crossover": "--peer does not go with --crossover",
     "bench --synthetic 2": "agreement is 2",
     "bench --synthetic 0.5 --shape huge": "shape 'huge' is not known",
