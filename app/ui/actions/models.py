@@ -176,7 +176,7 @@ class ModelActions(ActionGroup):
         if argument:
             is_path = engine.local_path(argument) is not None  # a path may contain spaces
             target, _, draft = (argument, "", "") if is_path else argument.partition(" ")
-            return self.load(target, draft.strip() or None)
+            return self.load(target, draft.strip() or None, f"/model {argument}")
         if self._scope.make_source is None:
             raise UnavailableError(FIXED)
         if self._scope.requests.settings is None:
@@ -192,7 +192,7 @@ class ModelActions(ActionGroup):
 
     def load_draft(self, name: str) -> bool:
         """`/draft NAME`, or none."""
-        return self.load(self.chosen[0], name)
+        return self.load(self.chosen[0], name, f"/draft {name}")
 
     async def known(self) -> list[KnownModel]:
         """All models: on this machine, used before, or in the catalog."""
@@ -200,11 +200,11 @@ class ModelActions(ActionGroup):
         used = [name for name in (self.chosen[0], *self.drafts, *(answered or ())) if name]
         return await asyncio.to_thread(known_models, ModelStore(engine.models_folder()), used)
 
-    def load(self, target: str, draft: str | None = None) -> bool:
+    def load(self, target: str, draft: str | None = None, typed: str = "") -> bool:
         """Load a target, after a question if it must be downloaded; returns False if a notice says why not.
 
         Settings of a model are as they were last set with the target. A draft of None is the last draft of the target;
-        `none` is no draft.
+        `none` is no draft. If the models are refused later, `typed` returns to the composer if that is empty.
         """
         with self._scope.reporting():
             settings, preferences = self._changeable_settings(), self._scope.preferences
@@ -218,7 +218,7 @@ class ModelActions(ActionGroup):
             wanted = replace(settings, target=target, draft=draft, drafter=drafter)
             if not self._switching:
                 self._switching = True
-                self._load(wanted)
+                self._load(wanted, typed)
                 return True
         return False
 
@@ -228,12 +228,14 @@ class ModelActions(ActionGroup):
         self._load(self._scope.settings, unasked=True)
 
     @in_background("loading")
-    async def _load(self, settings: Settings, *, unasked: bool = False) -> None:
+    async def _load(self, settings: Settings, typed: str = "", *, unasked: bool = False) -> None:
         failure = NOT_HERE.format(settings.target, settings.target)
         try:
             wanted = await self.downloads.confirmed(settings.engine_config(engine.models_folder()), unasked=unasked)
         except engine.EngineError as error:
             wanted, failure = False, str(error)
+            if typed and not self._scope.screen.typed:
+                self._scope.screen.put(typed)
             if not self._unloaded:
                 self._scope.report(error)
         finally:

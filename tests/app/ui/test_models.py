@@ -57,6 +57,7 @@ async def test_a_name_of_no_model_leaves_the_loaded_one(tmp_path: Path) -> None:
             await stage.send(pilot, f"/model {name}")
             await stage.settle(pilot)
             assert any(name[:9] in notice for notice in stage.said), stage.said
+            assert stage.composer.text == f"/model {name}"
         assert not stage.first.closed
         assert stage.made == []
 
