@@ -224,6 +224,8 @@ _REPLAY = (
 _APP = (
     Action("cancel-edit", "screen.writing.end_edit", when="screen.can_cancel_edit", keys="escape", key_display="esc",
         footer=1),
+    Action("clear-command", "screen.put", when="screen.can_clear", args=("",), keys="escape", key_display="esc",
+        label="clear", footer=1),
     Action("back", "screen.back", when="screen.elsewhere", keys="escape", key_display="esc", footer=2),
     Action("theme", "views.use_theme", "other colours, shown while you choose", title="Theme", slash="theme NAME"),
     Action("tour", "views.tour", "draft, verify, accept, reject, correct, bonus: one screen each", title="Tour",

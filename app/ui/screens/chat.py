@@ -12,6 +12,7 @@ from specchat.app.settings.settings import CHAT as CHAT_VIEW
 from specchat.app.settings.settings import WATCH
 from specchat.app.sources.player import Player
 from specchat.app.storage.store import Chat
+from specchat.app.ui import slash
 from specchat.app.ui.action_table import ACTIONS, DETAILS, chat_bindings
 from specchat.app.ui.first_prompts import FIRST_PROMPTS
 from specchat.app.ui.keys import CHAT, registered
@@ -182,6 +183,11 @@ class ChatScreen(ChatBase):
     def can_cancel_edit(self) -> bool:
         """Whether escape cancels the edit of a prompt."""
         return self.writing.editing is not None and not self.elsewhere
+
+    @property
+    def can_clear(self) -> bool:
+        """Whether escape clears a command in the composer."""
+        return slash.is_command(self.typed) and not (self.elsewhere or self.can_cancel_edit or self.stoppable)
 
     @property
     def stoppable(self) -> bool:

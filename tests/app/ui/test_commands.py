@@ -86,6 +86,7 @@ async def test_a_wrong_one_gets_one_sentence_and_stays(stage: Stage) -> None:
             await stage.send(pilot, line)
             assert len(stage.said) == number
             assert (stage.said[-1], stage.composer.text) == (sentence, line)
+            assert await stage.typed(pilot, "escape") == ""
         assert not stage.engine.submitted
 
 
