@@ -112,7 +112,7 @@ async def test_a_server_that_the_app_starts_costs_only_its_bad_calls(tmp_path: P
         for _ in (*bad, PARIS):
             await stage.comes(pilot, lambda: stage.asked)
             await stage.press(pilot, "o")
-        crashed = "error: the MCP server here ended without an answer"
+        crashed = "error: the MCP server here ended without an answer: ␛[2Jthis is not JSON"
         assert results(await requested(stage, pilot, 2)) == ["[2Jsafe", crashed, SUNNY]
         assert not any("\x1b" in line for line in lines_of(stage))
 
