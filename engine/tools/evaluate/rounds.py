@@ -18,7 +18,7 @@ from specchat.engine.backends.tensor_backend import TensorBackend, TensorRunner
 from specchat.engine.decoding.backend import Backend
 from specchat.engine.decoding.draft import Source
 from specchat.engine.decoding.planner import Planner
-from specchat.engine.decoding.round import Outcome
+from specchat.engine.decoding.round import Outcome, RoundOutcome
 from specchat.engine.decoding.tree_mask import TreeMask, TreePlace
 from specchat.engine.device.device import to_device
 from specchat.engine.errors import EngineError
@@ -162,7 +162,22 @@ class Course:
     places: list[Place] = field(default_factory=list)
     """One per token of the reply."""
 
-    def add_sources(self, sources: Sequence[Source], outcome: Outcome, *, sampled: bool) -> None:
+    def add(self, result: RoundOutcome, emitted: int, *, timed: bool, sampled: bool) -> None:
+        """Count a round of one row, of which `emitted` tokens are used; the first round's draft reads the prompt."""
+        (outcome,) = result.outcomes
+        self._add_sources(result.drafts[0].sources, outcome, sampled=sampled)
+        self.rounds += 1
+        self.emitted += emitted
+        self.tested.update(range(len(outcome.tests.p)))
+        for depth in range(outcome.accepted):
+            self.accepted[depth] += 1
+        self.lengths[outcome.steps] += 1
+        self.places += [Place.of(outcome, depth) for depth in range(emitted)]
+        if timed:
+            self.draft_s += result.draft_s
+            self.timed_steps += outcome.steps
+
+    def _add_sources(self, sources: Sequence[Source], outcome: Outcome, *, sampled: bool) -> None:
         """Count a round's draft for the drafters that made it."""
         tests = outcome.tests
         for source in sources if tests.drafted else ():
@@ -240,17 +255,7 @@ class Drafting:
                         to_device([row.tokens[start : row.cached]], self._target.device), [row.slot], [start]
                     )
                 drafters.on_accepted(row, emitted)
-                course.add_sources(result.drafts[0].sources, outcome, sampled=sampled)
-                course.rounds += 1
-                course.emitted += len(emitted)
-                course.tested.update(range(len(outcome.tests.p)))
-                for depth in range(outcome.accepted):
-                    course.accepted[depth] += 1
-                course.lengths[outcome.steps] += 1
-                course.places += [Place.of(outcome, depth) for depth in range(len(emitted))]
-                if row.rounds:
-                    course.draft_s += result.draft_s
-                    course.timed_steps += outcome.steps
+                course.add(result, len(emitted), timed=bool(row.rounds), sampled=sampled)
                 row.rounds += 1
                 yield
         finally:
