@@ -156,7 +156,7 @@ TOOLS = table(
 MODELS = ("target", "draft", "context", "dtype", "quantize", "device", "tokenizer", "chat_template")
 """Options that load models."""
 PROMPT_SETS = table(
-    prompts=(list[str], "SET|FILE", "chat, code, copy, structured (default: these), schemas, or a data set."),
+    prompts=(list[str], "SET|FILE", "chat, code, copy and structured (the default), schemas, or a data set."),
     limit=(int, "N", "Prompts of each set."),
 )
 

@@ -74,7 +74,7 @@ class StatusLine:
 
 @contextmanager
 def pull_progress(*, as_json: bool = False) -> Iterator[Progress]:
-    """Progress callback for `engine.models.pull`: JSON on stdout; on stderr a bar on a terminal, or a few lines."""
+    """Progress callback for `engine.models.known.pull`: JSON on stdout; on stderr a bar on a terminal, or lines."""
     if as_json or not sys.stderr.isatty():
         yield _json_line if as_json else _plain_lines()
         return

@@ -337,7 +337,7 @@ def _masked(rows: Sequence[SequenceState], logits: Tensor, drafts: DraftBatch) -
     for i in constrained:
         forbidden = ~_allowed(rows[i], logits)
         logits[i, : len(forbidden)].masked_fill_(forbidden, -torch.inf)
-        # A tree that lists its candidates is not cut, and its distributions are not those of its nodes.
+        # A tree that lists its candidates is not cut, and its distributions belong to candidates, not to nodes.
         if q is not None and drafts.drawn[i] and drafts.trees[i].tests is None:
             own = q[i, : len(forbidden)]
             places = slice(None) if drafts.support is None else drafts.support.tokens

@@ -88,7 +88,7 @@ def save_look_ahead(folder: Path, embeddings: Tensor, target: str, fingerprint: 
         folder: made if it is not there.
         embeddings: [n, d].
         target: display name of the target.
-        fingerprint: of the target (`engine.models.fingerprint`).
+        fingerprint: of the target (`engine.models.load.fingerprint`).
         about: what else to say about them.
 
     Raises:

@@ -33,7 +33,7 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json")
 
 
 def kind_of(found: Path) -> PartKind:
-    """The kind of what was found."""
+    """The kind of draft that a found file or folder holds."""
     if found.suffix == GGUF:
         return MTP_LAYER if GgufHeader.read(found).is_mtp_alone else BLOCK
     return BLOCK if _states_block(read_json(found / CONFIG)) else PUBLISHED

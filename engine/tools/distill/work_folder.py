@@ -151,7 +151,7 @@ class WorkFolder:
         Args:
             folder: the work folder.
             target: display name of the target.
-            fingerprint: fingerprint of the target (`engine.models.fingerprint`).
+            fingerprint: fingerprint of the target (`engine.models.load.fingerprint`).
             kind: kind of the draft.
 
         Raises:

@@ -215,7 +215,7 @@ def interval(texts: Sequence[_Of], figure: Callable[[Sequence[_Of]], float]) -> 
 
 
 def with_interval(texts: int, figure: Iterable[float | None], form: str = "{:.2f}") -> str:
-    """A figure with its interval, low and high, of so many texts; one text has none. None is infinite."""
+    """A figure with its interval, low and high, of `texts` texts; one text has none. None is infinite."""
     value, low, high = ("∞" if each is None else form.format(each) for each in figure)
     return f"{value} ({low}–{high})" if texts > 1 else f"{value} (–)"
 
